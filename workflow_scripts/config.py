@@ -1,0 +1,363 @@
+"""The configuration: one source of defaults, documentation and JSON schema.
+
+`python -m workflow_scripts.config --write` regenerates config/schema.json and
+docs/configuration.md from these models; a test holds that they are current.
+
+Every field says what a change of it does: `data` (it is part of a stage's parameters, so that
+stage runs again) or `speed` (nothing runs again).
+"""
+
+import argparse
+import difflib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SCHEMA_FILE = Path("config/schema.json")
+DOCS_FILE = Path("docs/configuration.md")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key and the remedy."""
+
+
+def data(default: Any = ..., **kwargs: Any) -> Any:
+    """A field that changes the result."""
+    return Field(default, json_schema_extra={"changes": "data"}, **kwargs)
+
+
+def speed(default: Any = ..., **kwargs: Any) -> Any:
+    """A field that changes only how fast, where or how safely the result is reached."""
+    return Field(default, json_schema_extra={"changes": "speed"}, **kwargs)
+
+
+def section(model: type[BaseModel], description: str) -> Any:
+    return Field(default_factory=model, description=description)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Model(Section):
+    """The model whose answers are wanted."""
+
+    path: str = data(
+        description="Model folder in Hugging Face layout (config.json, tokenizer.json, weights). "
+        "Its content counts, not its place: moving the folder reruns nothing."
+    )
+    tokenizer: str | None = data(
+        None, description="Folder or tokenizer.json to use in place of the model folder's."
+    )
+    chat_template: str | None = data(
+        None, description="Jinja file to use in place of the tokenizer's chat template."
+    )
+    thinking: bool = data(
+        True,
+        description="Render prompts with thinking on (`enable_thinking`). An error for a model "
+        "whose vocabulary has no <think> and </think> tokens.",
+    )
+
+
+class Engine(Section):
+    """Where the answers come from."""
+
+    kind: Literal["embedded", "sglang", "attach"] = data(
+        "sglang",
+        description="`embedded`: the small CPU engine of the demo. `sglang`: one SGLang server "
+        "per GPU. `attach`: SGLang servers that already run, named in `urls`.",
+    )
+    urls: list[str] = speed([], description="Base URLs of running servers (`attach` only).")
+    gpus: Literal["auto"] | int | list[int | str] = speed(
+        "auto", description="GPUs to use: `auto` (all that are found), a number, or a list."
+    )
+    server: Literal["auto"] | dict[str, Any] = speed(
+        {},
+        description="SGLang flags by name, without dashes in front. Those that change numerics "
+        "(dtypes, quantization, speculation) are part of the run's hash; the others are not.",
+    )
+    slots: Annotated[int, Field(ge=1, le=64)] = speed(
+        8, description="Requests at once in the embedded engine."
+    )
+    slot_context: Annotated[int, Field(ge=64)] = speed(
+        1024, description="Tokens of context of each of the embedded engine's slots."
+    )
+    stage: str | None = speed(
+        None, description="Folder to copy the model to first, e.g. /dev/shm (`sglang` only)."
+    )
+    reconnect_s: Annotated[float, Field(gt=0)] = speed(
+        120.0,
+        description="Seconds to wait for a server to come back before the job stops. Rows that "
+        "were not answered are asked by the next run; they do not count as failed.",
+    )
+
+
+class Sampling(Section):
+    """How the engine samples. Sent explicitly with every request: no engine default applies."""
+
+    temperature: Annotated[float, Field(ge=0)] = data(0.6, description="0 is greedy.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = data(0.95, description="1 is off.")
+    top_k: Annotated[int, Field(ge=-1)] = data(20, description="-1 is off.")
+    min_p: Annotated[float, Field(ge=0, lt=1)] = data(0.0, description="0 is off.")
+    max_new_tokens: Annotated[int, Field(ge=1)] = data(
+        32768, description="Longest completion, in tokens; an answer cut there is `truncated`."
+    )
+    seed: int = data(
+        0, description="Each request's seed is derived from this one, its row and its turn."
+    )
+
+
+class Generate(Section):
+    """How the requests are carried out."""
+
+    concurrency: Literal["auto"] | Annotated[int, Field(ge=1)] = speed(
+        "auto",
+        description="Requests in flight per server. `auto`: a little above what the server says "
+        "it runs at once.",
+    )
+    retries: Annotated[int, Field(ge=1)] = speed(
+        4, description="Attempts per request inside one job, the first included."
+    )
+    stall_timeout_s: Annotated[float, Field(gt=0)] = speed(
+        300.0,
+        description="Seconds without any progress of a server (no answer, no new token) after "
+        "which its requests are given up and asked again.",
+    )
+    slowest_token_s: Annotated[float, Field(gt=0)] = speed(
+        0.5,
+        description="A single request is given up after `stall_timeout_s` plus this many seconds "
+        "per token of max_new_tokens, even if its server makes progress.",
+    )
+    max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = speed(
+        0.01, description="A shard with a larger share of failed rows fails its job."
+    )
+    journal_sync_s: Annotated[float, Field(gt=0)] = speed(
+        5.0,
+        description="The journal is forced to the disk this often. A killed process loses no "
+        "written answer; a power cut loses at most this many seconds.",
+    )
+
+
+class Rules(Section):
+    """Declared rules for conversations that deviate; each use is counted in the audit."""
+
+    second_system: Literal["merge", "reject"] = data(
+        "merge", description="A further system turn at the start: joined by an empty line."
+    )
+    leading_assistant: Literal["drop", "reject"] = data(
+        "drop", description="An assistant turn before the first user turn."
+    )
+    repeated_user: Literal["join", "reject"] = data(
+        "join", description="User turns in a row: joined by an empty line."
+    )
+    repeated_assistant: Literal["join", "last", "reject"] = data(
+        "join", description="Assistant turns in a row: joined, or the last one taken."
+    )
+    reasoning_closer_only: Literal["repair", "reject"] = data(
+        "repair", description="An old response with </think> but no <think>: reasoning up to it."
+    )
+
+
+class Audit(Section):
+    """What the audit looks for and when it stops the run."""
+
+    rules: Rules = section(Rules, "Rules for conversations that deviate.")
+    repeated_min_prompts: Annotated[int, Field(ge=2)] = data(
+        5, description="A short response given to this many different prompts is `repeated`."
+    )
+    repeated_max_chars: Annotated[int, Field(ge=1)] = data(
+        200, description="Longer responses are never called `repeated`."
+    )
+    suspicious_share: Annotated[float, Field(ge=0, le=1)] = data(
+        0.05, description="Trivial share from which the verdict is `suspicious`."
+    )
+    worthless_share: Annotated[float, Field(ge=0, le=1)] = data(
+        0.5, description="Trivial share from which the verdict is `worthless`."
+    )
+    stop_on: list[Literal["ok", "suspicious", "worthless"]] = data(
+        [], description="Verdicts that stop the run before anything is generated."
+    )
+    max_rejected_fraction: Annotated[float, Field(ge=0, le=1)] = data(
+        0.5, description="A larger share of unusable input lines stops the run."
+    )
+
+
+class Filters(Section):
+    """What becomes of answers that are usable but not complete."""
+
+    truncated_in_answer: Literal["keep", "drop"] = data(
+        "drop", description="Cut by max_new_tokens in the answer; a drafter can use the prefix."
+    )
+    truncated_in_thinking: Literal["keep", "drop"] = data(
+        "drop", description="Cut by max_new_tokens before the reasoning ended."
+    )
+    no_answer: Literal["keep", "drop"] = data(
+        "drop", description="Stopped with nothing after the reasoning."
+    )
+    unclosed_thinking: Literal["keep", "drop"] = data(
+        "drop", description="Stopped inside the reasoning, without </think>."
+    )
+    min_completion_tokens: Annotated[int, Field(ge=1)] = data(
+        1, description="Fewer generated tokens than this are dropped as `too_short`."
+    )
+
+
+class Dataset(Section):
+    """The training data."""
+
+    max_length: Annotated[int, Field(ge=2)] = data(
+        32768, description="Prompt and completion together, in tokens; longer rows are dropped."
+    )
+    filters: Filters = section(Filters, "Which answers become training rows.")
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = data(
+        0.01, description="Share of prompts held out; equal prompts always land on one side."
+    )
+    rows_per_file: Annotated[int, Field(ge=1)] = data(
+        100_000, description="Training rows in one train-*.parquet file."
+    )
+
+
+class Config(Section):
+    """Tracemill's configuration."""
+
+    output_dir: str = speed(description="Where a run's files go.")
+    input: list[str] = data(
+        description="Input files: a path, a glob, or a list of them. JSON Lines."
+    )
+    regenerate: Literal["all", "trivial"] = data(
+        "all",
+        description="`trivial`: rows that the audit does not flag keep their old response.",
+    )
+    shards: Annotated[int, Field(ge=1, le=9999)] = speed(
+        8,
+        description="Parts the asked rows are split into. A change asks no completed row again.",
+    )
+    model: Model
+    engine: Engine = section(Engine, "Where the answers come from.")
+    sampling: Sampling = section(Sampling, "How the engine samples.")
+    generate: Generate = section(Generate, "How the requests are carried out.")
+    audit: Audit = section(Audit, "What the audit looks for and when it stops the run.")
+    dataset: Dataset = section(Dataset, "The training data.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_input_is_a_list(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("input"), str):
+            values = {**values, "input": [values["input"]]}
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Config":
+        if not self.input:
+            raise ValueError("input: name at least one file or glob")
+        if self.engine.kind == "attach" and not self.engine.urls:
+            raise ValueError("engine.urls: kind `attach` needs the URL of a running server")
+        if self.engine.kind != "attach" and self.engine.urls:
+            raise ValueError("engine.urls: only kind `attach` takes URLs; remove them")
+        if self.audit.suspicious_share > self.audit.worthless_share:
+            raise ValueError("audit.suspicious_share: must not exceed audit.worthless_share")
+        return self
+
+
+def load(values: dict[str, Any]) -> Config:
+    """Check a configuration and fill in its defaults.
+
+    Raises:
+        ConfigError: one line per fault, each with its key; an unknown key names the nearest
+            known one.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(fault) for fault in error.errors()]
+        raise ConfigError("the configuration cannot be used:\n  " + "\n  ".join(lines)) from None
+
+
+def _explain(fault: Any) -> str:
+    loc = [str(part) for part in fault["loc"]]
+    if fault["type"] != "extra_forbidden":
+        where = ".".join(loc)
+        return f"{where}: {fault['msg']}" if where else fault["msg"].removeprefix("Value error, ")
+    known = [name for name, _, _ in walk(Config)]
+    parent, key = loc[:-1], loc[-1]
+    prefix = ".".join(parent) + "." if parent else ""
+    siblings = {n.removeprefix(prefix).split(".")[0] for n in known if n.startswith(prefix)}
+    near = difflib.get_close_matches(key, siblings, 1, 0.5)
+    if near:
+        return f"{prefix}{key}: unknown key; did you mean {prefix}{near[0]}?"
+    far = difflib.get_close_matches(key, [n.rsplit(".", 1)[-1] for n in known], 1, 0.6)
+    if far:
+        full = next(n for n in known if n.rsplit(".", 1)[-1] == far[0])
+        return f"{prefix}{key}: unknown key; did you mean {full}?"
+    return f"{prefix}{key}: unknown key; known here: {', '.join(sorted(siblings))}"
+
+
+def walk(model: type[BaseModel], prefix: str = "") -> list[tuple[str, Any, str]]:
+    """All keys as (dotted name, field, `data` or `speed`), sections themselves left out."""
+    found = []
+    for name, field in model.model_fields.items():
+        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
+        inner = next((k for k in kinds if issubclass(k, Section)), None)
+        if inner is not None:
+            found += walk(inner, f"{prefix}{name}.")
+        else:
+            extra = field.json_schema_extra
+            changes = str(extra["changes"]) if isinstance(extra, dict) else "data"
+            found.append((prefix + name, field, changes))
+    return found
+
+
+def canonical(value: Any) -> str:
+    """The one JSON spelling of a value: sorted keys, no spaces. Snakemake compares parameters
+    as text, so equal settings must be equal text."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def schema_text() -> str:
+    return json.dumps(Config.model_json_schema(), indent=2) + "\n"
+
+
+def docs_text() -> str:
+    """docs/configuration.md: a table per section."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made from the models in `workflow_scripts/config.py` by `make docs`; a test keeps it "
+        "current. `config/schema.json` is the same as JSON schema, for editors.",
+        "",
+        "*Changes*: `data` means that the stages that use the key run again; `speed` means that "
+        "nothing does. An unknown key is an error.",
+    ]
+    current = None
+    for name, field, changes in walk(Config):
+        head, _, key = name.rpartition(".")
+        if head != current:
+            current = head
+            title = f"`{head}`" if head else "Top level"
+            lines += ["", f"## {title}", "", "| key | default | changes | meaning |"]
+            lines += ["|---|---|---|---|"]
+        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+        meaning = (field.description or "").replace("|", "\\|")
+        lines.append(f"| `{key}` | {default} | {changes} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write or show the schema and the documentation.")
+    parser.add_argument("--write", action="store_true", help="regenerate both files")
+    args = parser.parse_args(argv)
+    if not args.write:
+        print(docs_text())
+        return 0
+    for path, text in ((SCHEMA_FILE, schema_text()), (DOCS_FILE, docs_text())):
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -284,9 +284,10 @@ def _explain(fault: Any) -> str:
     parent, key = loc[:-1], loc[-1]
     prefix = ".".join(parent) + "." if parent else ""
     siblings = {n.removeprefix(prefix).split(".")[0] for n in known if n.startswith(prefix)}
+    elsewhere = [n for n in known if n.rsplit(".", 1)[-1] == key]
     near = difflib.get_close_matches(key, siblings, 1, 0.5)
-    if near:
-        return f"{prefix}{key}: unknown key; did you mean {prefix}{near[0]}?"
+    if elsewhere or near:
+        return f"{prefix}{key}: unknown key; did you mean {(elsewhere or [prefix + near[0]])[0]}?"
     far = difflib.get_close_matches(key, [n.rsplit(".", 1)[-1] for n in known], 1, 0.6)
     if far:
         full = next(n for n in known if n.rsplit(".", 1)[-1] == far[0])

@@ -1,0 +1,62 @@
+"""Tracemill: audit a dataset's responses and regenerate them. `snakemake --cores 7`."""
+
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version
+
+min_version("9.0")
+sys.path.insert(0, workflow.basedir)
+
+from workflow_scripts.config import ConfigError, load
+from workflow_scripts.identity import code
+from workflow_scripts.read_input import input_files
+from workflow_scripts.workflow import Run, hold
+
+# The demo's configuration, only if none is named: its keys must not fill another one's gaps.
+if not workflow.config_settings.configfiles:
+
+    configfile: "config/config.yaml"
+
+
+try:
+    RUN = Run(load(config))
+    INPUT_FILES = input_files(RUN.config.input)
+except ConfigError as error:
+    raise WorkflowError(str(error))
+
+OUT = RUN.out
+CONFIG = RUN.json
+PYTHON = f"PYTHONPATH={workflow.basedir} {sys.executable} -m"
+workflow.global_resources.setdefault("place", RUN.places())
+
+
+wildcard_constraints:
+    shard=r"\d{4}",
+
+
+localrules:
+    all,
+    retry_failed,
+
+
+rule all:
+    input:
+        f"{OUT}/report.html",
+        f"{OUT}/gates/dataset.ok",
+        f"{OUT}/gates/verify.ok",
+
+
+rule retry_failed:
+    input:
+        rules.all.input,
+
+
+for stage in ("audit", "shard", "generate", "merge", "dataset", "verify", "report"):
+
+    include: f"rules/{stage}.smk"
+
+
+onstart:
+    LOCK = hold(OUT)

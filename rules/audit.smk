@@ -1,0 +1,47 @@
+localrules:
+    audit_gate,
+
+
+rule audit:
+    input:
+        data=INPUT_FILES,
+        code=code("audit"),
+    output:
+        report=f"{OUT}/audit/report.json",
+        rows=f"{OUT}/audit/rows.parquet",
+        rejected=f"{OUT}/audit/rejected.jsonl",
+    params:
+        data=RUN.params["audit"],
+    log:
+        f"{OUT}/logs/audit.log",
+    benchmark:
+        f"{OUT}/logs/audit.benchmark.tsv"
+    shell:
+        """
+        {PYTHON} workflow_scripts.audit \
+            --config {CONFIG:q} \
+            --report {output.report:q} \
+            --rows {output.rows:q} \
+            --rejected {output.rejected:q} \
+            2>&1 | tee -i {log:q}
+        """
+
+
+rule audit_gate:
+    input:
+        evidence=rules.audit.output.report,
+        code=code("gate"),
+    output:
+        f"{OUT}/gates/audit.ok",
+    params:
+        data=RUN.params["audit_gate"],
+    log:
+        f"{OUT}/logs/audit_gate.log",
+    shell:
+        """
+        {PYTHON} workflow_scripts.gate audit \
+            --config {CONFIG:q} \
+            --evidence {input.evidence:q} \
+            --output {output:q} \
+            2>&1 | tee -i {log:q}
+        """

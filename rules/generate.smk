@@ -1,0 +1,35 @@
+def retry_round(wildcards):
+    return RUN.retry_round(wildcards.shard, workflow.dag_settings.targets)
+
+
+rule generate:
+    input:
+        rows=f"{OUT}/shards/shard-{{shard}}.parquet",
+        code=code("generate"),
+    output:
+        rows=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.parquet",
+        counts=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.json",
+    params:
+        data=RUN.params["generate"],
+        folder=f"{OUT}/generate/{RUN.hash}",
+        retry=retry_round,
+        # no input: it changes with every shard count and input, and only progress reads it
+        manifest=rules.shard.output.manifest,
+    log:
+        f"{OUT}/logs/generate/shard-{{shard}}.log",
+    benchmark:
+        f"{OUT}/logs/generate/shard-{{shard}}.benchmark.tsv"
+    threads: 1
+    resources:
+        place=1,
+    shell:
+        """
+        {PYTHON} workflow_scripts.generate \
+            --config {CONFIG:q} \
+            --run-hash {RUN.hash} \
+            --shard {wildcards.shard} \
+            --input {input.rows:q} \
+            --manifest {params.manifest:q} \
+            --output {params.folder:q} \
+            2>&1 | tee -i {log:q}
+        """

@@ -1,0 +1,28 @@
+rule merge:
+    input:
+        shards=expand(rules.generate.output.rows, shard=RUN.shards),
+        counts=expand(rules.generate.output.counts, shard=RUN.shards),
+        kept=rules.shard.output.kept,
+        code=code("merge"),
+    output:
+        completions=f"{OUT}/merged/completions.parquet",
+        failed=f"{OUT}/merged/failed.parquet",
+    params:
+        data=RUN.params["merge"],
+        folder=f"{OUT}/generate/{RUN.hash}",
+        shards=len(RUN.shards),
+    log:
+        f"{OUT}/logs/merge.log",
+    benchmark:
+        f"{OUT}/logs/merge.benchmark.tsv"
+    shell:
+        """
+        {PYTHON} workflow_scripts.merge \
+            --run-hash {RUN.hash} \
+            --shards {params.shards} \
+            --generated {params.folder:q} \
+            --kept {input.kept:q} \
+            --completions {output.completions:q} \
+            --failed {output.failed:q} \
+            2>&1 | tee -i {log:q}
+        """

@@ -1,0 +1,24 @@
+rule shard:
+    input:
+        rows=rules.audit.output.rows,
+        gate=rules.audit_gate.output,
+        code=code("shard"),
+    output:
+        manifest=f"{OUT}/shards/manifest.json",
+        kept=f"{OUT}/shards/kept.parquet",
+        shards=expand(f"{OUT}/shards/shard-{{shard}}.parquet", shard=RUN.shards),
+    params:
+        data=RUN.params["shard"],
+        folder=f"{OUT}/shards",
+    log:
+        f"{OUT}/logs/shard.log",
+    benchmark:
+        f"{OUT}/logs/shard.benchmark.tsv"
+    shell:
+        """
+        {PYTHON} workflow_scripts.shard \
+            --config {CONFIG:q} \
+            --rows {input.rows:q} \
+            --output {params.folder:q} \
+            2>&1 | tee -i {log:q}
+        """

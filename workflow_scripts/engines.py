@@ -1,0 +1,342 @@
+"""The engine protocol, and the two engines that speak it over HTTP.
+
+Prompt ids go in, output ids come out; nothing is tokenized on the way. Every request carries an id
+of ours, so that it can be aborted, and every sampling parameter, so that no default of an engine
+applies.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+import httpx
+import orjson
+from httpx_aiohttp import AiohttpTransport
+
+from workflow_scripts.answers import Answer
+from workflow_scripts.config import Config, ConfigError, Sampling
+from workflow_scripts.identity import numeric_flags
+
+CONNECT_S = 10.0
+PROBE_S = 30.0  # SGLang's /health itself may take 20 s under a long prefill
+EMBEDDED_START_S = 120.0
+KEEPALIVE_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: `rid` is unique per attempt, `seed` belongs to the row and its turn."""
+
+    rid: str
+    prompt_ids: list[int]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says of itself. `context` is in tokens, prompt and completion together."""
+
+    max_running: int
+    context: int
+    model: str
+    numeric_flags: dict[str, Any]
+
+
+class EngineError(Exception):
+    """A request without a usable answer.
+
+    Attributes:
+        reason: class of the failure, recorded with the row.
+        retry: whether another attempt can succeed.
+        sent: whether the request can have reached the server; one that cannot have is no attempt.
+        after_s: seconds the server asks to wait.
+    """
+
+    def __init__(
+        self, reason: str, message: str, retry: bool = True, sent: bool = True, after_s: float = 0
+    ):
+        super().__init__(message)
+        self.reason = reason
+        self.retry = retry
+        self.sent = sent
+        self.after_s = after_s
+
+
+class Engine(Protocol):
+    """One server. `since` is when it was first seen alive, in seconds of `time.monotonic`."""
+
+    url: str
+    since: float
+
+    async def describe(self) -> Facts: ...
+    async def ask(self, ask: Ask) -> Answer: ...
+    async def abort(self, rid: str) -> None: ...
+    async def progress(self) -> object:
+        """Anything that changes while the server generates."""
+
+    async def load(self) -> tuple[int | None, float | None]:
+        """Requests running and share of the cache in use, None where unknown."""
+
+
+def http_client() -> httpx.AsyncClient:
+    """httpx over aiohttp's connections: about ten times cheaper per request than its own."""
+
+    def session() -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+        return aiohttp.ClientSession(connector=connector)
+
+    # No read timeout here: an answer may take an hour. `dispatch` bounds every request.
+    timeout = httpx.Timeout(None, connect=CONNECT_S)
+    return httpx.AsyncClient(transport=AiohttpTransport(client=session), timeout=timeout)
+
+
+class HttpEngine:
+    """What both engines share: requests, and what their failures mean."""
+
+    def __init__(self, url: str, sampling: Sampling, end_ids: list[int], http: httpx.AsyncClient):
+        self.url = url.rstrip("/")
+        self.sampling = sampling
+        self.end_ids = end_ids
+        self.http = http
+        self.since = time.monotonic()
+
+    async def _call(self, method: str, path: str, timeout: float | None, body: Any = None) -> bytes:
+        try:
+            response = await self.http.request(
+                method,
+                self.url + path,
+                content=orjson.dumps(body) if body is not None else None,
+                headers={"content-type": "application/json"} if body is not None else None,
+                timeout=httpx.Timeout(timeout, connect=CONNECT_S),
+            )
+        except httpx.ConnectError as error:
+            raise EngineError("unreachable", f"{self.url}: {error}", sent=False) from None
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            what = f"{self.url}: {type(error).__name__}: {error}"
+            raise EngineError("connection_lost", what) from None
+        if response.status_code == 200:
+            return response.content
+        raise self._refused(response)
+
+    def _refused(self, response: httpx.Response) -> EngineError:
+        text = response.text[:500]
+        message = f"{self.url}: HTTP {response.status_code}: {text}"
+        if response.status_code in (408, 409, 425, 429, 503):
+            try:
+                after = float(response.headers.get("retry-after", 0))
+            except ValueError:
+                after = 0.0
+            return EngineError("overloaded", message, after_s=after)
+        if response.status_code >= 500:
+            return EngineError("server_error", message)
+        return EngineError("refused", message, retry=False)
+
+    async def _json(self, method: str, path: str, timeout: float | None, body: Any = None) -> Any:
+        raw = await self._call(method, path, timeout, body)
+        try:
+            return orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            message = f"{self.url}{path}: the answer is no JSON ({error}): {raw[:200]!r}"
+            raise EngineError("bad_answer", message) from None
+
+    def _understood(self, read: Callable[[Any], Answer], found: Any) -> Answer:
+        try:
+            answer = read(found)
+            if not all(type(token) is int for token in answer.output_ids):
+                raise TypeError("an output id is not an integer")
+            return answer
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            message = f"{self.url}: fields are missing or null ({what}): {str(found)[:200]}"
+            raise EngineError("bad_answer", message) from None
+
+
+class SGLang(HttpEngine):
+    """SGLang's native API (seen on 0.5.11; the same fields in 0.5.23)."""
+
+    async def describe(self) -> Facts:
+        found = await self._json("GET", "/server_info", PROBE_S)
+        try:
+            state = found["internal_states"][0]
+            running = state["effective_max_running_requests_per_dp"]
+            # `auto` numerics are absent here: only what was asked for explicitly differs
+            return Facts(
+                max_running=int(running) * int(found.get("dp_size") or 1),
+                context=int(found["context_length"] or found["max_req_input_len"] + 6),
+                model=str(found["model_path"]),
+                numeric_flags={k: v for k, v in found.items() if v is not None},
+            )
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            message = f"{self.url}/server_info: not what SGLang answers ({error!r})"
+            raise EngineError("foreign_server", message, retry=False) from None
+
+    async def ask(self, ask: Ask) -> Answer:
+        s = self.sampling
+        body = {
+            "rid": ask.rid,
+            "input_ids": ask.prompt_ids,
+            "sampling_params": {
+                "temperature": s.temperature,
+                "top_p": s.top_p,
+                "top_k": s.top_k,
+                "min_p": s.min_p,
+                "max_new_tokens": s.max_new_tokens,
+                "sampling_seed": ask.seed,
+                "stop_token_ids": self.end_ids,
+            },
+        }
+        return self._understood(_read_sglang, await self._json("POST", "/generate", None, body))
+
+    async def abort(self, rid: str) -> None:
+        await self._call("POST", "/abort_request", PROBE_S, {"rid": rid})
+
+    async def progress(self) -> object:
+        found = await self._json("GET", "/v1/loads?include=core", PROBE_S)
+        keys = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_tokens")
+        return [[load.get(key) for key in keys] for load in found["loads"]]
+
+    async def load(self) -> tuple[int | None, float | None]:
+        found = await self._json("GET", "/v1/loads?include=core", PROBE_S)
+        loads = found["loads"]
+        return sum(x["num_running_reqs"] for x in loads), max(x["token_usage"] for x in loads)
+
+
+def _read_sglang(found: Any) -> Answer:
+    meta = found["meta_info"]
+    finish = meta["finish_reason"]
+    retractions = meta.get("num_retractions", meta.get("total_retractions"))
+    return Answer(
+        output_ids=list(found["output_ids"]),
+        finish=str(finish["type"]),
+        matched=finish.get("matched"),
+        retractions=int(retractions or 0),
+        accept_length=meta.get("spec_accept_length"),
+    )
+
+
+class LlamaCpp(HttpEngine):
+    """The embedded engine: llama.cpp's own API, one request per slot."""
+
+    facts: Facts
+
+    async def describe(self) -> Facts:
+        return self.facts
+
+    async def ask(self, ask: Ask) -> Answer:
+        s = self.sampling
+        body = {
+            "prompt": ask.prompt_ids,
+            "n_predict": s.max_new_tokens,
+            "seed": ask.seed,
+            "temperature": s.temperature,
+            "top_p": s.top_p,
+            "top_k": max(s.top_k, 0),
+            "min_p": s.min_p,
+            "samplers": ["top_k", "top_p", "min_p", "temperature"],
+            "repeat_penalty": 1.0,
+            "return_tokens": True,
+            "cache_prompt": False,
+        }
+        found = await self._json("POST", "/completion", None, body)
+        return self._understood(self._read, found)
+
+    def _read(self, found: Any) -> Answer:
+        ids = list(found["tokens"])
+        if found["stop_type"] == "eos":
+            return Answer(ids, "stop", ids[-1])
+        return Answer(ids, "length", None)
+
+    async def abort(self, rid: str) -> None:
+        """llama.cpp drops a request when its connection closes, which giving it up does."""
+
+    async def progress(self) -> object:
+        slots = await self._json("GET", "/slots", PROBE_S)
+        return [
+            [slot.get("id_task"), slot.get("n_decoded", slot.get("next_token"))] for slot in slots
+        ]
+
+    async def load(self) -> tuple[int | None, float | None]:
+        slots = await self._json("GET", "/slots", PROBE_S)
+        return sum(bool(slot["is_processing"]) for slot in slots), None
+
+
+@asynccontextmanager
+async def open_engines(
+    config: Config, end_ids: list[int], say: Callable[[str], None]
+) -> AsyncIterator[list[tuple[Engine, Facts]]]:
+    """The servers that the configuration names, each checked; started and stopped if ours.
+
+    Raises:
+        ConfigError: a server computes with other numerics than the configuration says.
+        EngineError: a server does not answer, or is not what it should be.
+    """
+    async with http_client() as http:
+        if config.engine.kind == "embedded":
+            async with _embedded(config, end_ids, http) as engine:
+                yield [(engine, await engine.describe())]
+        elif config.engine.kind == "attach":
+            yield [await _attached(url, config, end_ids, http) for url in config.engine.urls]
+        else:
+            raise ConfigError(
+                "engine.kind: `sglang` does not start servers yet; start them by hand and name "
+                "their URLs with `attach`"
+            )
+
+
+async def _attached(
+    url: str, config: Config, end_ids: list[int], http: httpx.AsyncClient
+) -> tuple[Engine, Facts]:
+    engine = SGLang(url, config.sampling, end_ids, http)
+    facts = await engine.describe()
+    wanted, found = (
+        numeric_flags(config.engine.server),
+        numeric_flags(facts.numeric_flags),
+    )
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise ConfigError(
+                f"engine.server: {url} runs with {name}={found.get(name)!r}, the configuration "
+                f"says {wanted.get(name)!r}; it changes the answers, so set `{name}` under "
+                "engine.server to what the server has, or restart the server"
+            )
+    return engine, facts
+
+
+@asynccontextmanager
+async def _embedded(
+    config: Config, end_ids: list[int], http: httpx.AsyncClient
+) -> AsyncIterator[Engine]:
+    """Start the embedded engine as a child process and end it with the block."""
+    command = [sys.executable, "-m", "workflow_scripts.embedded_server"]
+    command += ["--model", str(Path(config.model.path) / "model.gguf")]
+    command += ["--slots", str(config.engine.slots)]
+    command += ["--context", str(config.engine.slot_context), "--parent-pid", str(os.getpid())]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(EMBEDDED_START_S):
+            line = await process.stdout.readline()
+        if not line:
+            code = await process.wait()
+            message = f"the embedded engine ended with status {code}; its reason stands above"
+            raise EngineError("start_failed", message)
+        ready = orjson.loads(line)
+        engine = LlamaCpp(ready["url"], config.sampling, end_ids, http)
+        engine.facts = Facts(ready["slots"], ready["context"], config.model.path, {})
+        yield engine
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(5):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()

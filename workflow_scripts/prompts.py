@@ -1,0 +1,210 @@
+"""Prompts: a conversation through the model's chat template to token ids, and back.
+
+Text that merely spells a control token never becomes one. The template is rendered with such
+spellings masked, the result is cut at the control tokens that the template itself wrote, and each
+piece is encoded by a copy of the tokenizer that knows no control tokens. Without such spellings,
+which is nearly always, the whole text is encoded at once; both ways give the same ids.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from workflow_scripts.config import Config, ConfigError
+from workflow_scripts.identity import (
+    chat_template,
+    end_token_ids,
+    special_tokens,
+    tokenizer_file,
+)
+
+MASK = "\ufdd0"  # a Unicode noncharacter; occurrences in user text are masked as well
+MASKED = re.compile(f"{MASK}(\\d+){MASK}")
+Message = dict[str, Any]
+
+
+class PromptError(Exception):
+    """The chat template refuses a conversation; the message is the template's own."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks assistant text in some templates; here it changes nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(_format: str) -> str:
+    raise ConfigError(
+        "model.chat_template: the template prints today's date, so a prompt would change from "
+        "day to day and finished rows would be asked again; set model.chat_template to a copy "
+        f"of it with a fixed date, such as {datetime.now():%Y-%m-%d}"
+    )
+
+
+def _tojson(value: Any, indent: int | None = None, **kwargs: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, **kwargs)
+
+
+def compile_template(text: str) -> jinja2.Template:
+    """The template in the environment that transformers gives chat templates."""
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, "jinja2.ext.loopcontrols"],
+    )
+    env.filters["tojson"] = _tojson
+    env.globals["raise_exception"] = _raise_exception
+    env.globals["strftime_now"] = _strftime_now
+    try:
+        return env.from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(
+            f"the chat template is not valid Jinja, line {error.lineno}: {error.message}; "
+            "set model.chat_template to a working one"
+        ) from None
+
+
+class Prompts:
+    """A model's chat template and tokenizer.
+
+    Args:
+        tokenizer_json: the text of tokenizer.json.
+        template: the Jinja text of the chat template.
+        special: the tokens a template may name (`bos_token`, `eos_token`, ...).
+        thinking: passed to the template as `enable_thinking`.
+        end_ids: token ids that end a completion.
+
+    Raises:
+        ConfigError: thinking is asked of a model without think tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        template: str,
+        special: dict[str, str],
+        thinking: bool,
+        end_ids: Sequence[int],
+    ):
+        self.tokenizer = Tokenizer.from_str(tokenizer_json)
+        raw = json.loads(tokenizer_json)
+        self.added = {t["content"]: t["id"] for t in raw.get("added_tokens", [])}
+        self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": []}))
+        spelled = sorted(self.added, key=len, reverse=True)
+        self._spelled = spelled + [MASK]
+        alternatives = "|".join(map(re.escape, spelled))
+        self._find_spelled = re.compile(f"{alternatives}|{MASK}" if alternatives else MASK)
+        self._cut = re.compile(f"({alternatives})") if alternatives else None
+        self._template = compile_template(template)
+        self._variables = {**special, "enable_thinking": thinking}
+        self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        self.think_open = self.added.get("<think>")
+        self.think_close = self.added.get("</think>")
+        self.end_ids = frozenset(end_ids)
+        if thinking and (self.think_open is None or self.think_close is None):
+            raise ConfigError(
+                "model.thinking: the tokenizer has no <think> and </think> tokens, so this model "
+                "has no thinking mode; set model.thinking to false"
+            )
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Prompts":
+        return cls(
+            tokenizer_file(config).read_text(encoding="utf-8"),
+            chat_template(config),
+            special_tokens(config),
+            config.model.thinking,
+            end_token_ids(config),
+        )
+
+    # ---- to ids ----
+
+    def render(self, messages: Sequence[Message], answer_next: bool = True) -> str:
+        """The template's text, spellings of control tokens in the messages masked.
+
+        Raises:
+            PromptError: the template refuses the conversation.
+        """
+        try:
+            return self._template.render(
+                messages=[self._masked(message) for message in messages],
+                add_generation_prompt=answer_next,
+                **self._variables,
+            )
+        except ConfigError:
+            raise
+        except Exception as error:  # a template can raise anything its expressions can
+            raise PromptError(f"the chat template refuses it: {error}") from None
+
+    def encode(self, rendered: Sequence[str]) -> list[list[int]]:
+        """Ids of rendered texts."""
+        plain = [i for i, text in enumerate(rendered) if MASK not in text]
+        found: list[list[int]] = [[] for _ in rendered]
+        batch = self.tokenizer.encode_batch_fast(
+            [rendered[i] for i in plain], add_special_tokens=False
+        )
+        for i, encoding in zip(plain, batch, strict=True):
+            found[i] = encoding.ids
+        for i, text in enumerate(rendered):
+            if MASK in text:
+                found[i] = self._encode_masked(text)
+        return found
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the prompt that asks for the answer to the last message."""
+        return self.encode([self.render(messages)])[0]
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of plain text; spelled control tokens stay text."""
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def _masked(self, message: Message) -> Message:
+        return {
+            key: self._find_spelled.sub(self._mask, value) if isinstance(value, str) else value
+            for key, value in message.items()
+        }
+
+    def _mask(self, match: re.Match[str]) -> str:
+        return f"{MASK}{self._spelled.index(match[0])}{MASK}"
+
+    def _encode_masked(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in self._cut.split(text) if self._cut else [text]:
+            if piece in self.added:
+                ids.append(self.added[piece])
+            elif piece:
+                ids.extend(self.encode_text(MASKED.sub(self._unmask, piece)))
+        return ids
+
+    def _unmask(self, match: re.Match[str]) -> str:
+        return self._spelled[int(match[1])]
+
+    # ---- back ----
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of id sequences, control tokens spelled out."""
+        return self.tokenizer.decode_batch([list(i) for i in ids], skip_special_tokens=False)
+
+    def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether the prompt ends inside an open reasoning."""
+        for token in reversed(prompt_ids):
+            if token == self.think_close:
+                return False
+            if token == self.think_open:
+                return self.think_open is not None
+        return False

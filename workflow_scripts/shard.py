@@ -1,0 +1,82 @@
+"""Split the accepted rows: those to ask into shards by row id, those to keep into one file.
+
+Rows are sorted by row id, so shards in order are row ids in order whatever their number.
+"""
+
+import argparse
+from pathlib import Path
+
+import orjson
+import polars as pl
+import pyarrow.parquet as pq
+
+from workflow_scripts.config import Config
+from workflow_scripts.identity import shard_of
+from workflow_scripts.progress import say, write_atomically
+from workflow_scripts.tables import SHARD, table_writer
+
+PASS_BYTES = 512 << 20  # of conversations held in memory at a time
+
+
+def split(rows: Path, out: Path, regenerate: str, shards: int) -> dict[str, object]:
+    """Write `out`/shard-<k>.parquet, kept.parquet and manifest.json.
+
+    Reads `rows` as often as needed to hold at most about PASS_BYTES of it at a time; row ids are
+    hashes, so equal ranges of them hold about equally many rows.
+
+    Returns:
+        The manifest: number of shards, rows asked and kept, and rows of each shard.
+    """
+    scan = pl.scan_parquet(rows)
+    size = scan.select(pl.col("messages").str.len_bytes().sum()).collect(engine="streaming").item()
+    passes = min(max(1, -(-(size or 0) // PASS_BYTES)), shards)
+    counts = [0] * shards
+    kept = 0
+    asked = pl.lit(True) if regenerate == "all" else pl.col("flagged")
+    with table_writer(out / "kept.parquet", SHARD) as keep:
+        for number in range(passes):
+            # whole shards per pass: the ones whose first to last row ids it reads
+            first, last = number * shards // passes, (number + 1) * shards // passes
+            low, high = (f"{-(-(k << 64) // shards):016x}" for k in (first, last))
+            in_range = pl.col("row_id") >= low
+            if last < shards:
+                in_range &= pl.col("row_id") < high
+            frame = scan.filter(in_range).with_columns(asked=asked).sort("row_id").collect()
+            table = frame.select(SHARD.names).to_arrow().cast(SHARD)
+            mask = frame["asked"].to_list()
+            keep.add(table.filter([not a for a in mask]).to_pylist())
+            keep.flush()
+            kept += len(mask) - sum(mask)
+            table = table.filter(mask)
+            owner = [shard_of(row_id, shards) for row_id in table["row_id"].to_pylist()]
+            start = 0
+            for shard in range(first, last):
+                end = start
+                while end < len(owner) and owner[end] == shard:
+                    end += 1
+                pq.write_table(
+                    table.slice(start, end - start),
+                    out / f"shard-{shard:04d}.parquet",
+                    compression="zstd",
+                )
+                counts[shard] = end - start
+                start = end
+    manifest = {"shards": shards, "asked": sum(counts), "kept": kept, "rows": counts}
+    write_atomically(out / "manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+    return manifest
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
+    parser.add_argument("--rows", type=Path, required=True, help="audit/rows.parquet")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the shards")
+    args = parser.parse_args(argv)
+    config = Config.model_validate_json(args.config)
+    made = split(args.rows, args.output, config.regenerate, config.shards)
+    say(f"shard: {made['asked']} rows to ask in {config.shards} shards, {made['kept']} kept")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

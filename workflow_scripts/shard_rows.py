@@ -1,0 +1,139 @@
+"""A shard's rows while they are generated, and the way they are written out at the end.
+
+Answers are not held in memory: a row keeps where its answers lie in the journal.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from workflow_scripts.answers import texts
+from workflow_scripts.identity import file_sha256
+from workflow_scripts.journal import Journal, Place
+from workflow_scripts.progress import write_atomically
+from workflow_scripts.prompts import Prompts
+from workflow_scripts.tables import FAILURE, GENERATED, table_writer
+
+BATCH = 256  # rows put together at a time
+
+
+@dataclass(slots=True)
+class Turn:
+    """One generated turn: its prompt (int32 ids), its request and where the answer lies."""
+
+    prompt: bytes
+    request: str
+    place: Place
+
+
+@dataclass(slots=True)
+class Row:
+    """A row on its way.
+
+    `conversation` is as read, with the new answers in place of the old ones up to `at`, the index
+    of the assistant turn to come; it is emptied when the row is over.
+    """
+
+    row_id: str
+    conversation: list[dict[str, Any]]
+    at: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    next_prompt: list[int] | None = None
+    failure: dict[str, Any] | None = None
+    fresh: bool = False
+    tokens: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.failure is not None or self.at >= len(self.conversation)
+
+
+def write_shard(
+    target: Path, table: pa.Table, rows: list[Row], journal: Journal, prompts: Prompts, run: str
+) -> dict[str, Any]:
+    """Write `target`.parquet, then `target`.json with its counts and checksum.
+
+    Args:
+        table: the shard as the shard stage wrote it.
+        rows: the same rows in the same order, all over.
+        run: the run's hash.
+    """
+    path = target.with_suffix(".parquet")
+    counts: dict[str, Any] = {"rows": len(rows), "completed": 0, "failed": 0, "tokens": 0}
+    classes: dict[str, int] = {}
+    with table_writer(path, GENERATED) as writer:
+        for record in _records(table, rows, journal, prompts, run):
+            writer.add([record])
+            counts[record["status"]] += 1
+            counts["tokens"] += sum(len(turn["output_ids"]) for turn in record["turns"])
+            if record["class"]:
+                classes[record["class"]] = classes.get(record["class"], 0) + 1
+    counts |= {"classes": classes, "run_hash": run, "sha256": file_sha256(path)}
+    write_atomically(target.with_suffix(".json"), orjson.dumps(counts, option=orjson.OPT_INDENT_2))
+    return counts
+
+
+def _records(
+    table: pa.Table, rows: list[Row], journal: Journal, prompts: Prompts, run: str
+) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(rows), BATCH):
+        fields = table.slice(start, BATCH).to_pylist()
+        for given, row in zip(fields, rows[start : start + BATCH], strict=True):
+            turns = [_turn(i, turn, journal, prompts) for i, turn in enumerate(row.turns)]
+            messages = _with_answers(orjson.loads(given["messages"]), turns)
+            failure = row.failure or {}
+            yield {
+                **{name: given[name] for name in ("row_id", "content_hash", "source", "line")},
+                "id": given["id"],
+                "run_hash": run,
+                "status": "failed" if row.failure else "completed",
+                "class": None if row.failure else turns[-1]["class"],
+                "messages": orjson.dumps(messages).decode(),
+                "turns": turns,
+                "old_response_tokens": given["response_tokens"],
+                **{name: failure.get(name) for name, _, _ in FAILURE},
+            }
+
+
+def _turn(index: int, turn: Turn, journal: Journal, prompts: Prompts) -> dict[str, Any]:
+    record = journal.read(turn.place)
+    prompt_ids = array("i", turn.prompt).tolist()
+    reasoning, answer = texts(prompts, prompt_ids, record["output_ids"])
+    return {
+        "turn": index,
+        "prompt_ids": prompt_ids,
+        "output_ids": record["output_ids"],
+        "reasoning": reasoning,
+        "answer": answer,
+        "class": record["class"],
+        "finish_reason": record["finish"],
+        "attempts": record["attempts"],
+        "retractions": record["retractions"],
+        "accept_length": record["accept_length"],
+        "request": turn.request,
+    }
+
+
+def _with_answers(
+    messages: list[dict[str, Any]], turns: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The conversation up to the last answer, the new responses in place of the old ones."""
+    found = []
+    answers = iter(turns)
+    for message in messages:
+        if message["role"] != "assistant":
+            found.append(message)
+            continue
+        turn = next(answers, None)
+        if turn is None:
+            break
+        new = {"role": "assistant", "content": turn["answer"]}
+        if turn["reasoning"] is not None:
+            new["reasoning_content"] = turn["reasoning"]
+        found.append(new)
+    return found

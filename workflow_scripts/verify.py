@@ -1,0 +1,175 @@
+"""Prove by identity that no row was lost or doubled between the input and the dataset.
+
+The input is read again, line by line; each line must stand in exactly one place at every stage.
+Always ends with 0 once it has written its evidence; the verify gate judges it.
+"""
+
+import argparse
+import glob
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from workflow_scripts.config import Config
+from workflow_scripts.progress import say, write_atomically
+from workflow_scripts.read_input import input_files, read_lines
+
+EXAMPLES = 5
+ID = pl.Schema({"row_id": pl.String})
+Check = dict[str, Any]
+
+
+def ids(frame: pl.LazyFrame) -> pl.DataFrame:
+    return frame.select("row_id").collect(engine="streaming")
+
+
+def same_rows(name: str, what: str, expected: pl.DataFrame, found: pl.DataFrame) -> list[Check]:
+    """Each expected row id exactly once among the found ones, and no other.
+
+    Args:
+        name: name of the check.
+        what: where the found ones stand, for messages.
+        expected, found: frames with a column row_id.
+    """
+    doubled = found.filter(pl.col("row_id").is_duplicated()).unique(maintain_order=True)
+    missing = expected.join(found, on="row_id", how="anti")
+    foreign = found.join(expected, on="row_id", how="anti")
+    return [
+        check(f"{name}: none missing", f"rows missing from {what}", missing),
+        check(f"{name}: none double", f"rows more than once in {what}", doubled),
+        check(f"{name}: none foreign", f"rows in {what} that nobody asked for", foreign),
+    ]
+
+
+def check(name: str, fault: str, bad: pl.DataFrame) -> Check:
+    """A check that passes if no row is bad."""
+    return {
+        "check": name,
+        "ok": bad.is_empty(),
+        "count": bad.height,
+        "fault": None if bad.is_empty() else fault,
+        "examples": [list(row) for row in bad.head(EXAMPLES).iter_rows()],
+    }
+
+
+def input_ids(files: list[str]) -> pl.DataFrame:
+    """Row ids of all lines of the input as it is now."""
+    found = [line.row_id for path in files for line in read_lines(path)]
+    return pl.DataFrame({"row_id": found}, schema=ID)
+
+
+def read_rejected(path: Path) -> pl.DataFrame:
+    lines = path.read_bytes().splitlines()
+    return pl.DataFrame({"row_id": [orjson.loads(line)["row_id"] for line in lines]}, schema=ID)
+
+
+def verify(out: Path, files: list[str], run_hash: str, shards: int) -> list[Check]:
+    """All checks of a run whose files are under `out`."""
+    rows = pl.scan_parquet(out / "audit/rows.parquet")
+    accepted = ids(rows)
+    lines = pl.concat([accepted, read_rejected(out / "audit/rejected.jsonl")])
+    checks = same_rows("input", "audit/ (accepted and rejected)", input_ids(files), lines)
+
+    asked = [
+        ids(pl.scan_parquet(out / f"shards/shard-{shard:04d}.parquet")) for shard in range(shards)
+    ]
+    kept = ids(pl.scan_parquet(out / "shards/kept.parquet"))
+    checks += same_rows("shards", "shards/", accepted, pl.concat([*asked, kept]))
+
+    generated = pl.scan_parquet(
+        [out / f"generate/{run_hash}/shard-{shard:04d}.parquet" for shard in range(shards)]
+    )
+    checks += same_rows("generate", f"generate/{run_hash}/", pl.concat(asked), ids(generated))
+
+    completions = pl.scan_parquet(out / "merged/completions.parquet")
+    failed = pl.scan_parquet(out / "merged/failed.parquet")
+    checks += same_rows("merge", "merged/", accepted, pl.concat([ids(completions), ids(failed)]))
+    unexplained = failed.filter(pl.col("reason").is_null()).select("row_id").collect()
+    checks.append(check("merge: failures explained", "failed without a reason", unexplained))
+
+    checks += turn_checks(out, completions)
+    for name, table in (("generate", generated), ("merge", completions), ("failed", failed)):
+        foreign = table.filter(pl.col("run_hash").ne_missing(run_hash))
+        fault = f"rows of another run than {run_hash}"
+        checks.append(
+            check(f"{name}: run hash", fault, foreign.select("row_id", "run_hash").collect())
+        )
+    foreign = dataset(out).filter(pl.col("run_hash").ne_missing(run_hash))
+    checks.append(
+        check(
+            "dataset: run hash",
+            f"rows of another run than {run_hash}",
+            foreign.select("row_id", "run_hash").collect(),
+        )
+    )
+    return checks
+
+
+def dataset(out: Path) -> pl.LazyFrame:
+    """All training rows, both sides."""
+    files = [f for side in ("train", "validation") for f in glob.glob(f"{out}/dataset/{side}-*")]
+    return pl.scan_parquet(sorted(files))
+
+
+def turn_checks(out: Path, completions: pl.LazyFrame) -> list[Check]:
+    """Each generated or kept turn exactly once in the dataset, trained on or dropped; masks."""
+    key = ["row_id", "turn"]
+    generated = (
+        completions.filter(pl.col("origin") == "generated")
+        .select("row_id", pl.int_ranges(pl.col("turns").list.len()).alias("turn"))
+        .explode("turn", empty_as_null=False)
+    )
+    rows = pl.scan_parquet(out / "audit/rows.parquet").select("row_id", "turns")
+    kept = (
+        completions.filter(pl.col("origin") == "kept")
+        .select("row_id")
+        .join(rows, on="row_id")
+        .select("row_id", pl.int_ranges(pl.col("turns")).alias("turn"))
+        .explode("turn", empty_as_null=False)
+    )
+    expected = pl.concat([generated, kept]).with_columns(pl.col("turn").cast(pl.Int32)).collect()
+    dropped = pl.scan_parquet(out / "dataset/rejected.parquet").select(key)
+    found = pl.concat([dataset(out).select(key), dropped]).collect(engine="streaming")
+    missing = expected.join(found, on=key, how="anti")
+    foreign = found.join(expected, on=key, how="anti")
+    doubled = found.filter(pl.struct(key).is_duplicated()).unique(maintain_order=True)
+    wrong_mask = dataset(out).filter(
+        (pl.col("loss_mask").list.sum() != pl.col("completion_length"))
+        | (pl.col("loss_mask").list.len() != pl.col("input_ids").list.len())
+        | (pl.col("completion_length") < 1)
+    )
+    return [
+        check("dataset: none missing", "turns neither in dataset/ nor its rejects", missing),
+        check("dataset: none double", "turns more than once in dataset/", doubled),
+        check("dataset: none foreign", "turns in dataset/ that were not generated", foreign),
+        check(
+            "dataset: masks",
+            "loss masks that do not cover the completion",
+            wrong_mask.select(key).collect(engine="streaming"),
+        ),
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
+    parser.add_argument("--run-hash", required=True)
+    parser.add_argument("--output", type=Path, required=True, help="the evidence, JSON")
+    args = parser.parse_args(argv)
+    config = Config.model_validate_json(args.config)
+    files = input_files(config.input)
+    checks = verify(Path(config.output_dir), files, args.run_hash, config.shards)
+    ok = all(c["ok"] for c in checks)
+    evidence = {"ok": ok, "run_hash": args.run_hash, "checks": checks}
+    write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))
+    for c in checks:
+        if not c["ok"]:
+            say(f"verify: {c['check']}: {c['count']} {c['fault']}, e.g. {c['examples'][0]}")
+    say(f"verify: {'every row is accounted for' if ok else 'FAILED'} ({len(checks)} checks)")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

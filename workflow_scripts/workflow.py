@@ -1,0 +1,109 @@
+"""What the Snakefile needs: the checked configuration, parameters of the stages, limits, locks."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from workflow_scripts.config import Config, ConfigError, canonical
+from workflow_scripts.identity import file_sha256, run_hash, run_identity, tokenizer_file
+
+RETRY_TARGET = "retry_failed"
+RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
+
+
+class Run:
+    """One configured run, as the rules see it.
+
+    `params` holds a canonical text per stage of what changes its result: Snakemake runs a stage
+    again when its text changes, and only then.
+    """
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.json = canonical(config)
+        self.identity = run_identity(config)
+        self.hash = run_hash(self.identity)
+        self.identity_json = canonical({**self.identity, "run_hash": self.hash})
+        self.out = config.output_dir.rstrip("/")
+        self.shards = [f"{k:04d}" for k in range(config.shards)]
+        self.params = {
+            "audit": canonical(
+                {
+                    "input": config.input,
+                    "audit": config.audit.model_dump(mode="json", exclude=_GATE_ONLY),
+                    "tokenizer": file_sha256(tokenizer_file(config)),
+                }
+            ),
+            "audit_gate": canonical(config.audit.model_dump(mode="json", include=_GATE_ONLY)),
+            "shard": canonical({"regenerate": config.regenerate, "shards": config.shards}),
+            "generate": self.hash,
+            "merge": self.hash,
+            "dataset": canonical(
+                {"dataset": config.dataset.model_dump(mode="json"), "run": self.hash}
+            ),
+            "verify": self.hash,
+            "report": self.hash,
+        }
+
+    def places(self) -> int:
+        """How many shards may be generated at once."""
+        return 1
+
+    def retry_round(self, shard: str, targets: Any) -> int:
+        """A parameter of the shard that grows whenever `retry_failed` asks its failed rows again.
+
+        Args:
+            shard: its number in the file names.
+            targets: what Snakemake was asked for.
+        """
+        folder = Path(f"{self.out}/generate/{self.hash}")
+        done = read_round(folder / "journal", shard, self.config.shards)
+        if RETRY_TARGET not in (targets or ()):
+            return done
+        os.environ[RETRY_VARIABLE] = "1"  # jobs on other machines inherit it
+        try:
+            failed = json.loads((folder / f"shard-{shard}.json").read_text())["failed"]
+        except (OSError, ValueError, KeyError):
+            return done + 1
+        return done + 1 if failed else done
+
+
+_GATE_ONLY = {"stop_on", "max_rejected_fraction"}
+
+
+def round_path(journals: Path, shard: str, shards: int) -> Path:
+    return journals / f"shard-{shard}.n{shards}.round"
+
+
+def read_round(journals: Path, shard: str, shards: int) -> int:
+    try:
+        return int(round_path(journals, shard, shards).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def hold(out: str) -> IO[str]:
+    """Lock a run's folder for this process; the kernel frees it whatever ends the process, so
+    there is nothing to unlock after a crash.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    path = Path(out) / ".lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        raise ConfigError(
+            f"{out}: another run works there (process {lock.read().strip() or 'unknown'}); "
+            "wait for it to end, or set another output_dir"
+        ) from None
+    lock.seek(0)
+    lock.truncate()
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

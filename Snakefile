@@ -1,7 +1,6 @@
 """Tracemill: audit a dataset's responses and regenerate them. `snakemake --cores 7`."""
 
 import sys
-from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
@@ -10,9 +9,9 @@ min_version("9.0")
 sys.path.insert(0, workflow.basedir)
 
 from workflow_scripts.config import ConfigError, load
-from workflow_scripts.identity import code
+from workflow_scripts.identity import PACKAGE, code, shown
 from workflow_scripts.read_input import input_files
-from workflow_scripts.workflow import Run, hold
+from workflow_scripts.workflow import Run, stage_function
 
 # The demo's configuration, only if none is named: its keys must not fill another one's gaps.
 if not workflow.config_settings.configfiles:
@@ -27,8 +26,7 @@ except ConfigError as error:
     raise WorkflowError(str(error))
 
 OUT = RUN.out
-CONFIG = RUN.json
-PYTHON = f"PYTHONPATH={workflow.basedir} {sys.executable} -m"
+shell.prefix(stage_function(workflow.basedir))
 workflow.global_resources.setdefault("place", RUN.places())
 
 
@@ -59,4 +57,4 @@ for stage in ("audit", "shard", "generate", "merge", "dataset", "verify", "repor
 
 
 onstart:
-    LOCK = hold(OUT)
+    LOCK = RUN.start()

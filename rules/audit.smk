@@ -10,16 +10,17 @@ rule audit:
         report=f"{OUT}/audit/report.json",
         rows=f"{OUT}/audit/rows.parquet",
         rejected=f"{OUT}/audit/rejected.jsonl",
-    params:
-        data=RUN.params["audit"],
     log:
         f"{OUT}/logs/audit.log",
     benchmark:
         f"{OUT}/logs/audit.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["audit"],
     shell:
         """
-        {PYTHON} workflow_scripts.audit \
-            --config {CONFIG:q} \
+        stage audit \
+            --run {params.run:q} \
             --report {output.report:q} \
             --rows {output.rows:q} \
             --rejected {output.rejected:q} \
@@ -33,14 +34,15 @@ rule audit_gate:
         code=code("gate"),
     output:
         f"{OUT}/gates/audit.ok",
-    params:
-        data=RUN.params["audit_gate"],
     log:
         f"{OUT}/logs/audit_gate.log",
+    params:
+        run=RUN.file,
+        data=RUN.params["audit_gate"],
     shell:
         """
-        {PYTHON} workflow_scripts.gate audit \
-            --config {CONFIG:q} \
+        stage gate audit \
+            --run {params.run:q} \
             --evidence {input.evidence:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}

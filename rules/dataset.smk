@@ -8,18 +8,17 @@ rule dataset:
         code=code("dataset"),
     output:
         directory(f"{OUT}/dataset"),
-    params:
-        data=RUN.params["dataset"],
-        identity=RUN.identity_json,
     log:
         f"{OUT}/logs/dataset.log",
     benchmark:
         f"{OUT}/logs/dataset.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["dataset"],
     shell:
         """
-        {PYTHON} workflow_scripts.dataset \
-            --config {CONFIG:q} \
-            --identity {params.identity:q} \
+        stage dataset \
+            --run {params.run:q} \
             --completions {input.completions:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}
@@ -34,10 +33,12 @@ rule dataset_gate:
         f"{OUT}/gates/dataset.ok",
     log:
         f"{OUT}/logs/dataset_gate.log",
+    params:
+        run=RUN.file,
     shell:
         """
-        {PYTHON} workflow_scripts.gate dataset \
-            --config {CONFIG:q} \
+        stage gate dataset \
+            --run {params.run:q} \
             --evidence {input.dataset}/stats.json \
             --output {output:q} \
             2>&1 | tee -i {log:q}

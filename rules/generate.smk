@@ -9,12 +9,6 @@ rule generate:
     output:
         rows=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.parquet",
         counts=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.json",
-    params:
-        data=RUN.params["generate"],
-        folder=f"{OUT}/generate/{RUN.hash}",
-        retry=retry_round,
-        # no input: it changes with every shard count and input, and only progress reads it
-        manifest=rules.shard.output.manifest,
     log:
         f"{OUT}/logs/generate/shard-{{shard}}.log",
     benchmark:
@@ -22,11 +16,17 @@ rule generate:
     threads: 1
     resources:
         place=1,
+    params:
+        run=RUN.file,
+        data=RUN.params["generate"],
+        folder=f"{OUT}/generate/{RUN.hash}",
+        retry=retry_round,
+        # no input: it changes with every shard count and input, and only progress reads it
+        manifest=rules.shard.output.manifest,
     shell:
         """
-        {PYTHON} workflow_scripts.generate \
-            --config {CONFIG:q} \
-            --run-hash {RUN.hash} \
+        stage generate \
+            --run {params.run:q} \
             --shard {wildcards.shard} \
             --input {input.rows:q} \
             --manifest {params.manifest:q} \

@@ -7,19 +7,18 @@ rule merge:
     output:
         completions=f"{OUT}/merged/completions.parquet",
         failed=f"{OUT}/merged/failed.parquet",
-    params:
-        data=RUN.params["merge"],
-        folder=f"{OUT}/generate/{RUN.hash}",
-        shards=len(RUN.shards),
     log:
         f"{OUT}/logs/merge.log",
     benchmark:
         f"{OUT}/logs/merge.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["merge"],
+        folder=f"{OUT}/generate/{RUN.hash}",
     shell:
         """
-        {PYTHON} workflow_scripts.merge \
-            --run-hash {RUN.hash} \
-            --shards {params.shards} \
+        stage merge \
+            --run {params.run:q} \
             --generated {params.folder:q} \
             --kept {input.kept:q} \
             --completions {output.completions:q} \

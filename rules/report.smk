@@ -8,21 +8,21 @@ rule report:
         failed=rules.merge.output.failed,
         dataset=rules.dataset.output,
         verify=rules.verify.output,
-        code=code("report") + [f"{workflow.basedir}/workflow_scripts/report.html.j2"],
+        code=code("report"),
+        template=shown(PACKAGE / "report.html.j2"),
     output:
         f"{OUT}/report.html",
-    params:
-        data=RUN.params["report"],
-        identity=RUN.identity_json,
     log:
         f"{OUT}/logs/report.log",
     benchmark:
         f"{OUT}/logs/report.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["report"],
     shell:
         """
-        {PYTHON} workflow_scripts.report \
-            --config {CONFIG:q} \
-            --identity {params.identity:q} \
+        stage report \
+            --run {params.run:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}
         """

@@ -7,17 +7,18 @@ rule shard:
         manifest=f"{OUT}/shards/manifest.json",
         kept=f"{OUT}/shards/kept.parquet",
         shards=expand(f"{OUT}/shards/shard-{{shard}}.parquet", shard=RUN.shards),
-    params:
-        data=RUN.params["shard"],
-        folder=f"{OUT}/shards",
     log:
         f"{OUT}/logs/shard.log",
     benchmark:
         f"{OUT}/logs/shard.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["shard"],
+        folder=f"{OUT}/shards",
     shell:
         """
-        {PYTHON} workflow_scripts.shard \
-            --config {CONFIG:q} \
+        stage shard \
+            --run {params.run:q} \
             --rows {input.rows:q} \
             --output {params.folder:q} \
             2>&1 | tee -i {log:q}

@@ -16,17 +16,17 @@ rule verify:
         code=code("verify"),
     output:
         f"{OUT}/verify.json",
-    params:
-        data=RUN.params["verify"],
     log:
         f"{OUT}/logs/verify.log",
     benchmark:
         f"{OUT}/logs/verify.benchmark.tsv"
+    params:
+        run=RUN.file,
+        data=RUN.params["verify"],
     shell:
         """
-        {PYTHON} workflow_scripts.verify \
-            --config {CONFIG:q} \
-            --run-hash {RUN.hash} \
+        stage verify \
+            --run {params.run:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}
         """
@@ -40,10 +40,12 @@ rule verify_gate:
         f"{OUT}/gates/verify.ok",
     log:
         f"{OUT}/logs/verify_gate.log",
+    params:
+        run=RUN.file,
     shell:
         """
-        {PYTHON} workflow_scripts.gate verify \
-            --config {CONFIG:q} \
+        stage gate verify \
+            --run {params.run:q} \
             --evidence {input.evidence:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from workflow_scripts.config import Audit, Config, ConfigError
+from workflow_scripts.config import Audit, ConfigError, read_run
 from workflow_scripts.conversation import Reject, Turn, prompt_hash, read_conversation
 from workflow_scripts.identity import digest, tokenizer_file
 from workflow_scripts.progress import say, write_atomically
@@ -266,12 +266,12 @@ def summary(found: dict[str, Any]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--rejected", type=Path, required=True)
     args = parser.parse_args(argv)
-    config = Config.model_validate_json(args.config)
+    config, _ = read_run(args.run)
     try:
         files = input_files(config.input)
     except ConfigError as error:

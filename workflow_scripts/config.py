@@ -275,6 +275,16 @@ def load(values: dict[str, Any]) -> Config:
         raise ConfigError("the configuration cannot be used:\n  " + "\n  ".join(lines)) from None
 
 
+def read_run(path: Path) -> tuple[Config, dict[str, Any]]:
+    """The configuration and the identity of a run, from the run.json in its folder.
+
+    Scripts take their settings from there; the rules' `params:` say which of them make a stage run
+    again.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return Config.model_validate(found["config"]), found["identity"]
+
+
 def _explain(fault: Any) -> str:
     loc = [str(part) for part in fault["loc"]]
     if fault["type"] != "extra_forbidden":

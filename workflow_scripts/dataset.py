@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow_scripts.answers import split
-from workflow_scripts.config import Config, Dataset, Filters
+from workflow_scripts.config import Dataset, Filters, read_run
 from workflow_scripts.conversation import prompt_hash
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.prompts import Message, PromptError, Prompts
@@ -250,17 +250,14 @@ def build(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
-    parser.add_argument("--identity", required=True, help="the run's identity as JSON")
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--completions", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, help="folder for the dataset")
     args = parser.parse_args(argv)
-    config = Config.model_validate_json(args.config)
+    config, identity = read_run(args.run)
     args.output.mkdir(parents=True, exist_ok=True)
     prompts = Prompts.from_config(config)
-    stats = build(
-        args.completions, args.output, config.dataset, prompts, orjson.loads(args.identity)
-    )
+    stats = build(args.completions, args.output, config.dataset, prompts, identity)
     rows = stats["rows"]
     say(
         f"dataset: {rows['train']} train and {rows['validation']} validation rows, "

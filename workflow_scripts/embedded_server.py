@@ -97,6 +97,9 @@ def start_engine(args: argparse.Namespace) -> Any:
     params.n_threads_http = args.slots + SPARE_HTTP_THREADS
     params.cpuparams.n_threads = args.decode_threads
     params.cpuparams_batch.n_threads = args.batch_threads
+    # Measured: with flash attention a seed's tokens differ between an idle and a loaded server and
+    # between a cold and a warm prompt cache; without it they are the same.
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.n_gpu_layers = 0
     params.fit_params = False  # it would shrink the context to a guess of the free memory
     params.cache_ram_mib = 0  # else up to 8 GiB of memory for the prompts of idle slots

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.config import Audit, Config
+from workflow_scripts.config import Audit, read_run
 from workflow_scripts.progress import say, write_atomically
 
 
@@ -60,11 +60,11 @@ def verify_faults(evidence: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("gate", choices=("audit", "dataset", "verify"))
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, help="written if the gate opens")
     args = parser.parse_args(argv)
-    config = Config.model_validate_json(args.config)
+    config, _ = read_run(args.run)
     evidence = orjson.loads(args.evidence.read_bytes())
     if args.gate == "audit":
         faults = audit_faults(evidence, config.audit)

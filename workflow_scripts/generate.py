@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflow_scripts.answers import classify, texts
-from workflow_scripts.config import Config, ConfigError
+from workflow_scripts.config import Config, ConfigError, read_run
 from workflow_scripts.dispatch import Failure, NoServer, Pool
 from workflow_scripts.engines import EngineError, open_engines
 from workflow_scripts.identity import digest, model_vocab_size, request_seed
@@ -330,18 +330,18 @@ async def _until_signal(state: Shard) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
-    parser.add_argument("--run-hash", required=True)
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--shard", type=int, required=True, help="number of the shard, from 0")
     parser.add_argument("--input", type=Path, required=True, help="the shard's rows, Parquet")
     parser.add_argument("--manifest", type=Path, required=True, help="shards/manifest.json")
     parser.add_argument("--output", type=Path, required=True, help="folder for the results")
     args = parser.parse_args(argv)
+    config, identity = read_run(args.run)
     all_rows = orjson.loads(args.manifest.read_bytes())["asked"]
     try:
         counts = generate(
-            Config.model_validate_json(args.config),
-            args.run_hash,
+            config,
+            identity["run_hash"],
             args.input,
             args.shard,
             all_rows,

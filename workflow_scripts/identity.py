@@ -244,4 +244,13 @@ def code(script: str) -> list[str]:
             continue
         found.add(name)
         todo.extend(_imports(path))
-    return [str(PACKAGE / f"{name}.py") for name in sorted(found)]
+    return [shown(PACKAGE / f"{name}.py") for name in sorted(found)]
+
+
+def shown(path: Path) -> str:
+    """The path as a rule names it: relative where it can be, so that a moved folder reruns
+    nothing."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -49,7 +49,7 @@ def overlapping(folder: Path, shard: int, shards: int) -> list[Path]:
             k, n = int(match[1]), int(match[2])
             if k * shards < (shard + 1) * n and shard * n < (k + 1) * shards:
                 found.append(path)
-    return found + [own]
+    return [*found, own]
 
 
 def encode(record: dict[str, Any]) -> bytes:
@@ -89,7 +89,7 @@ class Journal:
         self.damaged = 0
         self.sealed = False
         self._unsynced = False
-        self._own: BinaryIO = open(self.path, "a+b", buffering=0)
+        self._own: BinaryIO = open(self.path, "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from workflow_scripts.config import read_run
 from workflow_scripts.identity import file_sha256
 from workflow_scripts.progress import say
 from workflow_scripts.tables import COMPLETIONS, FAILED, table_writer
@@ -89,16 +90,16 @@ def merge(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--run-hash", required=True)
-    parser.add_argument("--shards", type=int, required=True)
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--generated", type=Path, required=True, help="generate/<run_hash>")
     parser.add_argument("--kept", type=Path, required=True)
     parser.add_argument("--completions", type=Path, required=True)
     parser.add_argument("--failed", type=Path, required=True)
     args = parser.parse_args(argv)
-    shards = [args.generated / f"shard-{k:04d}.parquet" for k in range(args.shards)]
+    config, identity = read_run(args.run)
+    shards = [args.generated / f"shard-{k:04d}.parquet" for k in range(config.shards)]
     try:
-        good, bad = merge(shards, args.kept, args.run_hash, args.completions, args.failed)
+        good, bad = merge(shards, args.kept, identity["run_hash"], args.completions, args.failed)
     except Corrupt as error:
         say(f"merge: {error}")
         return 1

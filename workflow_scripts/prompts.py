@@ -37,7 +37,7 @@ class PromptError(Exception):
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}` marks assistant text in some templates; here it changes nothing."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> Any:
         next(parser.stream)
@@ -106,7 +106,7 @@ class Prompts:
         self.added = {t["content"]: t["id"] for t in raw.get("added_tokens", [])}
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": []}))
         spelled = sorted(self.added, key=len, reverse=True)
-        self._spelled = spelled + [MASK]
+        self._spelled = [*spelled, MASK]
         alternatives = "|".join(map(re.escape, spelled))
         self._find_spelled = re.compile(f"{alternatives}|{MASK}" if alternatives else MASK)
         self._cut = re.compile(f"({alternatives})") if alternatives else None

@@ -10,7 +10,7 @@ import orjson
 import polars as pl
 import pyarrow.parquet as pq
 
-from workflow_scripts.config import Config
+from workflow_scripts.config import read_run
 from workflow_scripts.identity import shard_of
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.tables import SHARD, table_writer
@@ -68,11 +68,11 @@ def split(rows: Path, out: Path, regenerate: str, shards: int) -> dict[str, obje
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--rows", type=Path, required=True, help="audit/rows.parquet")
     parser.add_argument("--output", type=Path, required=True, help="folder for the shards")
     args = parser.parse_args(argv)
-    config = Config.model_validate_json(args.config)
+    config, _ = read_run(args.run)
     made = split(args.rows, args.output, config.regenerate, config.shards)
     say(f"shard: {made['asked']} rows to ask in {config.shards} shards, {made['kept']} kept")
     return 0

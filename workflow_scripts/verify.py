@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.config import Config
+from workflow_scripts.config import read_run
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.read_input import input_files, read_lines
 
@@ -154,15 +154,15 @@ def turn_checks(out: Path, completions: pl.LazyFrame) -> list[Check]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--config", required=True, help="the whole configuration as JSON")
-    parser.add_argument("--run-hash", required=True)
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--output", type=Path, required=True, help="the evidence, JSON")
     args = parser.parse_args(argv)
-    config = Config.model_validate_json(args.config)
+    config, identity = read_run(args.run)
+    run_hash = identity["run_hash"]
     files = input_files(config.input)
-    checks = verify(Path(config.output_dir), files, args.run_hash, config.shards)
+    checks = verify(Path(config.output_dir), files, run_hash, config.shards)
     ok = all(c["ok"] for c in checks)
-    evidence = {"ok": ok, "run_hash": args.run_hash, "checks": checks}
+    evidence = {"ok": ok, "run_hash": run_hash, "checks": checks}
     write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))
     for c in checks:
         if not c["ok"]:

@@ -3,11 +3,13 @@
 import fcntl
 import json
 import os
+import sys
 from pathlib import Path
 from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.identity import file_sha256, run_hash, run_identity, tokenizer_file
+from workflow_scripts.progress import write_atomically
 
 RETRY_TARGET = "retry_failed"
 RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
@@ -22,11 +24,10 @@ class Run:
 
     def __init__(self, config: Config):
         self.config = config
-        self.json = canonical(config)
         self.identity = run_identity(config)
         self.hash = run_hash(self.identity)
-        self.identity_json = canonical({**self.identity, "run_hash": self.hash})
         self.out = config.output_dir.rstrip("/")
+        self.file = f"{self.out}/run.json"
         self.shards = [f"{k:04d}" for k in range(config.shards)]
         self.params = {
             "audit": canonical(
@@ -46,6 +47,24 @@ class Run:
             "verify": self.hash,
             "report": self.hash,
         }
+
+    def start(self) -> IO[str]:
+        """Take the run's folder for this process and write run.json.
+
+        Returns:
+            The lock, to be kept open; the kernel frees it whatever ends the process, so there is
+            nothing to unlock after a crash.
+
+        Raises:
+            ConfigError: another process holds it.
+        """
+        lock = hold(Path(self.out) / ".lock")
+        found = {
+            "config": self.config.model_dump(mode="json"),
+            "identity": {**self.identity, "run_hash": self.hash},
+        }
+        write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
+        return lock
 
     def places(self) -> int:
         """How many shards may be generated at once."""
@@ -73,6 +92,13 @@ class Run:
 _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
 
 
+def stage_function(root: str) -> str:
+    """A shell function for the rules: `stage NAME ...` runs a script with the Python that runs
+    Snakemake, not with whatever `python` the path has. Braces are doubled for Snakemake."""
+    python = f'PYTHONPATH="{root}" "{sys.executable}" -m workflow_scripts."$@"'
+    return f"stage() {{{{ {python}; }}}}; "
+
+
 def round_path(journals: Path, shard: str, shards: int) -> Path:
     return journals / f"shard-{shard}.n{shards}.round"
 
@@ -84,14 +110,12 @@ def read_round(journals: Path, shard: str, shards: int) -> int:
         return 0
 
 
-def hold(out: str) -> IO[str]:
-    """Lock a run's folder for this process; the kernel frees it whatever ends the process, so
-    there is nothing to unlock after a crash.
+def hold(path: Path) -> IO[str]:
+    """Lock a file for this process.
 
     Raises:
         ConfigError: another process holds it.
     """
-    path = Path(out) / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("a+")
     try:
@@ -99,7 +123,7 @@ def hold(out: str) -> IO[str]:
     except OSError:
         lock.seek(0)
         raise ConfigError(
-            f"{out}: another run works there (process {lock.read().strip() or 'unknown'}); "
+            f"{path.parent}: another run works there (process {lock.read().strip()}); "
             "wait for it to end, or set another output_dir"
         ) from None
     lock.seek(0)

@@ -1,0 +1,676 @@
+"""A stand-in for an SGLang 0.5.11 server, for tests and benchmarks: no GPU, no model.
+
+It answers as the recordings in `data/sglang-0.5.11` show: the same keys, value shapes, statuses and
+error bodies. The ids it answers with depend only on `input_ids` and the sampling parameters
+(`max_new_tokens` only cuts them; at temperature 0 the seed and the others do nothing). At most
+`--max-running` requests run at once, each for `--token-seconds` a token; 0, the default, answers at
+once, without sleeping. The `text` it gives is not the ids' text.
+
+Faults are a JSON list of rules, given by `--faults` or set anew by POST /stand_in/faults. The first
+rule that matches a request applies. A rule names its "fault" and matches on all of these it has:
+
+  nth       one or more ordinals: the requests received, from 1
+  rid       a regular expression, searched in the request's rid
+  input     one or more hashes of input_ids, as `input_hash` and the log give them
+  share     this share of all inputs, chosen by their hash
+  attempts  k: only the first k times that one input is seen
+  times     k: the rule fires k times in all, in this process
+
+  kill            the process is gone at once (SIGKILL)
+  hang            the answer is lost: never sent, even after an abort; takes no place in the engine
+  stuck           from now on nothing moves: health is fine, requests and aborts change nothing
+  status          refused with "code" (503), "retry_after", and "message" or a whole "body"
+  reset           the socket closes after the share "after" (0.5) of the body; 0: before any byte
+  truncated_json  a complete HTTP answer that holds half of the JSON
+  null_fields     "fields" (["output_ids", "meta_info"]) are null
+  abort_200       half of the answer, HTTP 200, finish type "abort" with "message"
+  nan_stop        half of the answer and the eos id, finish {"type": "stop", "matched": "NaN ..."}
+  garbage         ids drawn from the whole vocabulary that end like a good answer
+  length_zero     no ids, finish {"type": "length", "length": 0}
+  slow            takes "factor" (10) times as long, and "seconds" (0) more
+
+The log has a line for every /generate request that has ids, refused or not, written before anything
+else happens to it. With it, ordinals and attempts go on counting over restarts of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import blake2b, shake_128
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+DATA = Path(__file__).parent / "data" / "sglang-0.5.11"
+FAULTS = [
+    "kill",
+    "hang",
+    "stuck",
+    "status",
+    "reset",
+    "truncated_json",
+    "null_fields",
+    "abort_200",
+    "nan_stop",
+    "garbage",
+    "length_zero",
+    "slow",
+]
+REPORTS = {
+    "/server_info": "server_info",
+    "/get_server_info": "server_info",
+    "/model_info": "model_info",
+    "/get_model_info": "model_info",
+    "/v1/models": "models",
+    "/v1/loads": "loads",
+}
+DISCONNECT_POLL = 1.0  # seconds between two looks at a waiting client's socket
+KEEP_ALIVE = 5.0  # seconds; uvicorn's default, which SGLang keeps
+CUTS = {"max_new_tokens", "ignore_eos", "stop_token_ids"}  # end the answer, never change it
+SAMPLE = re.compile(r'(sglang:(\w+)\{(?:.*mode="(\w+)")?.*\}) (\S+)')
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or "
+    "waiting requests, the operation will not be performed.)\n"
+)
+
+
+def input_hash(ids: list[int]) -> str:
+    """Return the short hash of input_ids that the log and the rules' "input" use."""
+    return blake2b(orjson.dumps(ids), digest_size=8).hexdigest()
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One request in the engine, with the answer that it will get."""
+
+    n: int
+    rid: str
+    prompt_tokens: int
+    digest: bytes
+    attempt: int
+    received: float
+    output: list[int]
+    finish: dict[str, Any]
+    seconds: float
+    started: float = 0.0
+    ended: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+    done: asyncio.Future[None] | None = None
+
+    def progress(self, now: float) -> int:
+        """Return how many tokens the request has got so far."""
+        share = (now - self.started) / self.seconds if self.started and self.seconds > 0 else 0.0
+        return int(min(max(share, 0.0), 1.0) * len(self.output))
+
+
+@dataclass(eq=False)
+class Rule:
+    """One rule of fault injection; the module's docstring explains the fields."""
+
+    fault: str
+    nth: int | list[int] | None = None
+    rid: str | None = None
+    input: str | list[str] | None = None
+    share: float = 1.0
+    attempts: float = inf
+    times: float = inf
+    code: int = 503
+    retry_after: float | None = None
+    message: str | None = None
+    body: Any = None
+    after: float = 0.5
+    fields: list[str] = field(default_factory=lambda: ["output_ids", "meta_info"])
+    factor: float = 10.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.fault not in FAULTS:
+            raise ValueError(f"no such fault: {self.fault!r}; there are {', '.join(FAULTS)}")
+        self.fired = 0
+        self.ordinals = [self.nth] if isinstance(self.nth, int) else self.nth
+        self.pattern = re.compile(self.rid or "")
+
+    @classmethod
+    def parse(cls, raw: str | bytes) -> list[Rule]:
+        """Return the rules of a JSON list; ValueError or TypeError if one is wrong."""
+        return [cls(**rule) for rule in orjson.loads(raw)]
+
+    def fires(self, job: Job) -> bool:
+        """Say whether the rule applies to this request, and count it."""
+        drawn = blake2b(self.fault.encode() + job.digest, digest_size=4).digest()
+        fires = (
+            (self.ordinals is None or job.n in self.ordinals)
+            and self.pattern.search(job.rid) is not None
+            and (self.input is None or job.digest.hex() in self.input)
+            and int.from_bytes(drawn, "big") < self.share * 2**32
+            and job.attempt <= self.attempts
+            and self.fired < self.times
+        )
+        self.fired += fires
+        return fires
+
+
+def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an HTTP answer with a JSON body; bytes are taken for JSON."""
+    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+    return web.Response(body=raw, status=status, content_type="application/json", headers=headers)
+
+
+def error_object(message: str, code: int, kind: str) -> dict[str, Any]:
+    """Return the body that SGLang gives an HTTP exception or a malformed request."""
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": code}
+
+
+def overlay(recorded: Any, live: dict[str, Any]) -> Any:
+    """Return the recorded answer with live values; what was recorded as null stays null."""
+    if isinstance(recorded, list):
+        return [overlay(value, live) for value in recorded]
+    if not isinstance(recorded, dict):
+        return recorded
+    return {
+        key: live[key] if key in live and value is not None else overlay(value, live)
+        for key, value in recorded.items()
+    }
+
+
+class Server:
+    """The engine (places, queue, answers, faults) and its HTTP surface."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.rules = Rule.parse(options.faults)
+        self.loop = asyncio.get_running_loop()
+        self.by_rid: dict[str, Job] = {}
+        self.running: dict[int, Job] = {}
+        self.waiting: dict[int, Job] = {}
+        self.attempts: Counter[bytes] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.latency = 0.0
+        self.stuck = inf  # when it got stuck
+        self.log = -1
+        if options.log:
+            old = Path(options.log).read_text() if os.path.exists(options.log) else ""
+            self.attempts.update(bytes.fromhex(json.loads(s)["input"]) for s in old.splitlines())
+            self.log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.ordinal = self.attempts.total()
+        names = {"generate", *REPORTS.values()}
+        self.recorded = {name: json.loads((DATA / f"{name}.json").read_text()) for name in names}
+        info = self.recorded["server_info"]
+        told = ("status", "max_total_num_tokens", "max_req_input_len", "internal_states", "version")
+        arguments = {key: value for key, value in info.items() if key not in told}
+        info["internal_states"] = [arguments | info["internal_states"][0]]
+        self.metric_lines = (DATA / "metrics.txt").read_text().splitlines()
+        self.routes = {("GET", path): self.report for path in REPORTS} | {
+            ("GET", "/health"): self.health,
+            ("GET", "/health_generate"): self.health,
+            ("GET", "/metrics"): self.metrics,
+            ("GET", "/flush_cache"): self.flush_cache,
+            ("POST", "/flush_cache"): self.flush_cache,
+            ("POST", "/abort_request"): self.abort_request,
+            ("POST", "/generate"): self.generate,
+            ("POST", "/stand_in/faults"): self.set_faults,
+            ("GET", "/stand_in/requests"): self.requests,
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer any HTTP request."""
+        handler = self.routes.get((request.method, request.path))
+        if handler is not None:
+            return await handler(request)
+        if any(path == request.path for _, path in self.routes):
+            return reply({"detail": "Method Not Allowed"}, 405)
+        return reply({"detail": "Not Found"}, 404)
+
+    async def generate(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Check, log and run one request, and answer it as its fault, if any, wants."""
+        received = time.time()
+        try:
+            body = orjson.loads(await request.content.read())
+            ids, params = body.get("input_ids"), body.get("sampling_params") or {}
+            if ids is None and isinstance(body.get("text"), str):
+                ids = list(body["text"].encode())
+            packed, highest = orjson.dumps(ids), max(ids, default=0) + 0
+        except (ValueError, TypeError, AttributeError) as error:
+            message = f"not one request with a list of ids: {error}"
+            return reply(error_object(message, 400, "Bad Request"), 400)
+        digest = blake2b(packed, digest_size=8).digest()
+        rid = body.get("rid") or uuid.uuid4().hex
+        self.counts["received"] += 1
+        self.ordinal += 1
+        self.attempts[digest] += 1
+        refusal = self.refusal(rid, ids, params)
+        alien = refusal is None and (highest >= self.options.vocab_size or b"-" in packed)
+        output, finish = ([], {}) if refusal or alien else self.draw(digest, ids, params)
+        n, attempt = self.ordinal, self.attempts[digest]
+        seconds = self.options.token_seconds * len(output)
+        job = Job(n, rid, len(ids), digest, attempt, received, output, finish, seconds)
+        rule = fault = None
+        if self.rules and refusal is None:
+            rule = next((rule for rule in self.rules if rule.fires(job)), None)
+        if rule or alien:
+            fault = rule.fault if rule else "out_of_vocabulary"
+            self.faults[fault] += 1
+        if self.log >= 0:
+            line = {"t": received, "rid": rid, "n": n, "input": digest.hex()}
+            line |= {"prompt_tokens": len(ids), "seed": params.get("sampling_seed")}
+            os.write(self.log, orjson.dumps({**line, "fault": fault}) + b"\n")
+        if refusal is not None:
+            self.counts["rejected"] += 1
+            return reply({"error": {"message": refusal}}, 400)
+        if rule:
+            refused = self.break_engine(job, rule)
+            if refused is not None:
+                return refused
+        if alien:  # a device-side assert ends the whole server
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.submit(job, hang=fault == "hang")
+        while not job.ended:
+            job.done = job.done or self.loop.create_future()
+            await asyncio.wait({job.done}, timeout=DISCONNECT_POLL)
+            if request.transport is None and not job.ended:
+                self.counts["dropped"] += 1
+                self.leave(job)
+                return web.Response(status=499)
+        answer = self.answer(job, bool(body.get("return_logprob")))
+        return await self.break_wire(request, answer, rule) if rule else reply(answer)
+
+    def refusal(self, rid: str, ids: list[int], params: dict[str, Any]) -> str | None:
+        """Return the message of the 400 that the request gets, if it gets one."""
+        limit, count, new = self.options.context_length, len(ids), params.get("max_new_tokens", 128)
+        heat = params.get("temperature", 1.0)
+        if not ids:
+            return "input_ids cannot be empty."
+        if rid in self.by_rid:
+            return f"Duplicate request ID detected: {rid}"
+        if count >= limit:
+            return (
+                f"The input ({count} tokens) is longer than the model's context length "
+                f"({limit} tokens)."
+            )
+        if new is not None and count + new > limit:
+            return (
+                f"Requested token count exceeds the model's maximum context length of {limit} "
+                f"tokens. You requested a total of {count + new} tokens: {count} tokens from the "
+                f"input messages and {new} tokens for the completion. Please reduce the number of "
+                "tokens in the input messages or the completion to fit within the limit."
+            )
+        return f"temperature must be non-negative, got {heat}." if heat < 0 else None
+
+    def draw(
+        self, digest: bytes, ids: list[int], params: dict[str, Any]
+    ) -> tuple[list[int], dict[str, Any]]:
+        """Return the ids and the finish reason that a healthy engine answers with."""
+        o, close, endless = self.options, self.options.think_close, params.get("ignore_eos")
+        limit = params.get("max_new_tokens", 128)
+        limit = o.context_length - len(ids) if limit is None else limit
+        salt = b""
+        if params.get("temperature", 1.0) > 0:
+            kept = {key: params[key] for key in params if key not in CUTS}
+            salt = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+        source = shake_128(digest + salt)
+        (low, high), (first, last) = o.answer_tokens, o.tokens_from
+        lengths = [low + number % (high - low + 1) for number in array("I", source.digest(8))]
+        marks = (close, close - 1)  # the opening id is the one before the closing id
+        thinks = close - 1 in ids and next(i for i in reversed(ids) if i in marks) != close
+        total = (lengths[0] if thinks else 0) + (limit if endless else lengths[1])
+        width = last - first + 1
+        output = [first + number % width for number in array("I", source.digest(8 + 4 * total))[2:]]
+        if thinks:
+            output.insert(lengths[0], close)
+        if not endless:
+            output.append(o.eos)
+        stops = set(params.get("stop_token_ids") or ()) - {o.eos}
+        if stops and not stops.isdisjoint(output):
+            at = next(at for at, token in enumerate(output) if token in stops)
+            output, endless = output[: at + 1], False
+        if endless or len(output) > limit:
+            return output[:limit], {"type": "length", "length": limit}
+        return output, {"type": "stop", "matched": output[-1]}
+
+    def answer(self, job: Job, logprobs: bool) -> bytes:
+        """Return the body of the HTTP 200 for a request that has ended."""
+        tokens, ids, latency = len(job.output), job.output, job.ended - job.received
+        meta: dict[str, Any] = {"id": job.rid, "finish_reason": job.finish}
+        if not job.started:  # aborted in the queue: SGLang fills in only these
+            meta |= {"weight_version": "default", "e2e_latency": latency, "completion_tokens": 0}
+            return orjson.dumps({"text": "", "output_ids": [], "meta_info": meta})
+        spent = job.ended - job.started
+        meta = self.recorded["generate"]["meta_info"] | meta
+        meta |= {
+            "prompt_tokens": job.prompt_tokens,
+            "queue_time": job.started - job.received,
+            "completion_tokens": tokens,
+            "e2e_latency": latency,
+            "request_received_ts": job.received,
+            "api_server_dispatch_finish_ts": job.received,
+            "request_finished_ts": job.ended,
+            "inference_time": spent,
+            "decode_throughput": tokens / max(spent, 1e-6),
+            "response_sent_to_client_ts": time.time(),
+        }
+        if not tokens:
+            del meta["decode_throughput"]
+        if logprobs:
+            meta["input_token_logprobs"] = []
+            meta["output_token_logprobs"] = [[-1.0, token, None] for token in ids]
+        text = f"stand-in answer of {tokens} tokens" if tokens else ""
+        return orjson.dumps({"text": text, "output_ids": ids, "meta_info": meta})
+
+    def break_engine(self, job: Job, rule: Rule) -> web.Response | None:
+        """Apply a fault to the engine or to what it says; return the refusal, if it refuses."""
+        half, eos = job.output[: (len(job.output) + 1) // 2], self.options.eos
+        if rule.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif rule.fault == "status":
+            self.counts["rejected"] += 1
+            message, body = rule.message or "The request queue is full.", rule.body
+            headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
+            if isinstance(body, str):
+                return web.Response(text=body, status=rule.code, headers=headers)
+            if body is None and rule.code == 400:
+                body = {"error": {"message": message}}
+            elif body is None:
+                body = error_object(message, rule.code, str(rule.code))
+            return reply(body, rule.code, headers)
+        elif rule.fault == "stuck":
+            self.stuck = min(self.stuck, time.time())
+            for other in self.running.values():
+                if other.timer:
+                    other.timer.cancel()
+        elif rule.fault == "slow":
+            job.seconds = job.seconds * rule.factor + rule.seconds
+        elif rule.fault == "abort_200":
+            job.output, job.finish = half, self.aborted(rule.message or "Aborted")
+        elif rule.fault == "nan_stop":
+            job.output, job.finish = [*half, eos], {"type": "stop", "matched": "NaN happened"}
+        elif rule.fault == "length_zero":
+            job.output, job.finish = [], {"type": "length", "length": 0}
+        elif rule.fault == "garbage":
+            drawn = array("I", shake_128(b"garbage" + job.digest).digest(4 * len(job.output)))
+            job.output = [number % self.options.vocab_size for number in drawn[1:]] + [eos]
+            job.finish = {"type": "stop", "matched": eos}
+        return None
+
+    async def break_wire(
+        self, request: web.BaseRequest, answer: bytes, rule: Rule
+    ) -> web.StreamResponse:
+        """Send the answer through a fault of the wire, if the rule is one."""
+        if rule.fault == "truncated_json":
+            return reply(answer[: len(answer) // 2])
+        if rule.fault == "null_fields":
+            return reply(orjson.loads(answer) | dict.fromkeys(rule.fields))
+        if rule.fault != "reset":
+            return reply(answer)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(answer))}
+        response = web.StreamResponse(headers=headers)
+        if rule.after > 0:
+            await response.prepare(request)
+            await response.write(answer[: int(len(answer) * rule.after)])
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+
+    def submit(self, job: Job, hang: bool) -> None:
+        """Run the request now if a place is free, else let it wait."""
+        self.by_rid[job.rid] = job
+        if not hang and len(self.running) >= self.options.max_running:
+            self.waiting[job.n] = job
+        elif not hang:
+            self.start(job)
+            if job.seconds <= 0 and self.stuck == inf:
+                self.finish(job)
+
+    def start(self, job: Job, queued: bool = False) -> None:
+        """Give the request a place, and a timer that ends it if it takes time or was queued."""
+        self.running[job.n] = job
+        self.counts["peak_running"] = max(self.counts["peak_running"], len(self.running))
+        job.started = time.time()
+        if self.stuck == inf and (queued or job.seconds > 0):
+            job.timer = self.loop.call_later(job.seconds, self.finish, job)
+
+    def finish(self, job: Job) -> None:
+        """End a request that ran to its end."""
+        self.end(job)
+        self.counts["finished"] += 1
+        self.counts["prompt_tokens"] += job.prompt_tokens
+        self.counts["generation_tokens"] += len(job.output)
+        self.counts["decoded"] += len(job.output)
+        self.latency += job.ended - job.received
+
+    def end(self, job: Job) -> None:
+        """Take a request out of the engine and wake its handler."""
+        job.ended = time.time()
+        self.leave(job)
+        if job.done is not None:
+            job.done.set_result(None)
+
+    def leave(self, job: Job) -> None:
+        """Forget a request and, unless the engine is stuck, let the queue move up."""
+        if self.by_rid.get(job.rid) is job:
+            del self.by_rid[job.rid]
+        if self.stuck < inf:
+            return
+        if job.timer is not None:
+            job.timer.cancel()
+        self.waiting.pop(job.n, None)
+        self.running.pop(job.n, None)
+        while self.waiting and len(self.running) < self.options.max_running:
+            self.start(self.waiting.pop(next(iter(self.waiting))), queued=True)
+
+    @staticmethod
+    def aborted(message: str) -> dict[str, Any]:
+        """Return the finish reason of a request that the scheduler aborted while it ran."""
+        return {"type": "abort", "message": message, "status_code": None, "err_type": None}
+
+    async def abort_request(self, request: web.BaseRequest) -> web.Response:
+        """Abort by rid, which like SGLang's scheduler also takes every rid that begins with it."""
+        body = orjson.loads(await request.read() or b"{}")
+        rid, everything = body.get("rid") or "", bool(body.get("abort_all"))
+        if self.stuck < inf or not (everything or rid in self.by_rid):
+            return web.Response()
+        for job in [*self.waiting.values(), *self.running.values()]:
+            if not (everything or job.rid.startswith(rid)):
+                continue
+            self.counts["aborted"] += 1
+            if job.started:
+                job.output = job.output[: job.progress(time.time())]
+                job.finish = self.aborted("Aborted")
+                self.counts["decoded"] += len(job.output)
+            else:
+                job.output, job.finish = [], {"type": "abort", "message": "Abort in waiting queue"}
+            self.end(job)
+        return web.Response()
+
+    async def flush_cache(self, request: web.BaseRequest) -> web.Response:
+        """Say that the cache is flushed, with 400 while requests run or wait."""
+        return web.Response(text=FLUSHED, status=400 if self.running or self.waiting else 200)
+
+    async def set_faults(self, request: web.BaseRequest) -> web.Response:
+        """Replace the rules."""
+        try:
+            self.rules = Rule.parse(await request.read())
+        except (ValueError, TypeError, re.error) as error:
+            return reply({"error": {"message": str(error)}}, 400)
+        return reply({"rules": len(self.rules)})
+
+    async def requests(self, request: web.BaseRequest) -> web.Response:
+        """Return the stand-in's own counters."""
+        names = "received finished rejected aborted dropped peak_running generation_tokens"
+        counts = {name: self.counts[name] for name in names.split()}
+        counts |= {"running": len(self.running), "queued": len(self.waiting)}
+        return reply({**counts, "stuck": self.stuck < inf, "by_fault": dict(self.faults)})
+
+    async def health(self, request: web.BaseRequest) -> web.Response:
+        """Say that all is well, stuck or not."""
+        return web.Response()
+
+    async def report(self, request: web.BaseRequest) -> web.Response:
+        """Return what the server says of itself as recorded, with the live values."""
+        return reply(overlay(self.recorded[REPORTS[request.path]], self.live()))
+
+    async def metrics(self, request: web.BaseRequest) -> web.Response:
+        """Return the recorded Prometheus text with the live values."""
+        live, lines = self.live(), []
+        model = f'model_name="{self.options.model_path}"'
+        for line in self.metric_lines:
+            if sample := SAMPLE.fullmatch(line):
+                key = f"{sample[2]}:{sample[3]}" if sample[3] else sample[2]
+                series = re.sub('model_name="[^"]*"', lambda _: model, sample[1])
+                line = f"{series} {float(live[key] if key in live else sample[4])}"
+            lines.append(line)
+        return web.Response(text="\n".join(lines) + "\n")
+
+    def live(self) -> dict[str, Any]:
+        """Return the values that differ from the recording, by the names the reports give them."""
+        o, counts, now = self.options, self.counts, min(time.time(), self.stuck)
+        running, waiting = len(self.running), len(self.waiting)
+        grown = sum(job.progress(now) for job in self.running.values())
+        used = grown + sum(job.prompt_tokens for job in self.running.values())
+        usage = max(used / o.max_total_tokens, running / o.max_running)
+        speed = running / o.token_seconds if o.token_seconds else 0.0
+        paths = "model_path tokenizer_path served_model_name id root"
+        places = "max_running_requests effective_max_running_requests_per_dp max_mamba_cache_size"
+        groups: list[tuple[Any, str]] = [
+            (o.model_path, paths),
+            (o.context_length, "context_length context_len max_model_len"),
+            (o.max_running, places + " pp_max_micro_batch_size"),
+            (o.max_total_tokens, "max_total_num_tokens token_capacity"),
+            (min(o.context_length, o.max_total_tokens) - 6, "max_req_input_len"),
+            (o.port, "port"),
+            (int(now), "created"),
+            (datetime.now(UTC).isoformat(), "timestamp"),
+            (running, "num_running_reqs total_running_reqs"),
+            (waiting, "num_waiting_reqs num_queue_reqs total_waiting_reqs waiting"),
+            (running + waiting, "num_total_reqs total_reqs"),
+            (
+                used,
+                "num_used_tokens num_total_tokens kv_used_tokens total_used_tokens total_tokens",
+            ),
+            (o.max_total_tokens - used, "kv_available_tokens"),
+            (usage, "token_usage avg_token_usage"),
+            (used / o.max_total_tokens, "full_token_usage"),
+            (running / o.max_running, "mamba_usage"),
+            (speed, "gen_throughput avg_throughput last_gen_throughput"),
+            (counts["prompt_tokens"], "prompt_tokens_total realtime_tokens_total:prefill_compute"),
+            (counts["generation_tokens"], "generation_tokens_total"),
+            (counts["decoded"] + grown, "realtime_tokens_total:decode"),
+            (counts["finished"], "num_requests_total e2e_request_latency_seconds_count"),
+            (counts["finished"], "e2e_request_latency_seconds_bucket"),
+            (self.latency, "e2e_request_latency_seconds_sum"),
+            (counts["aborted"] + counts["dropped"], "num_aborted_requests_total"),
+        ]
+        return {name: value for value, names in groups for name in names.split()}
+
+
+def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description="A stand-in for an SGLang 0.5.11 server.")
+    add = parser.add_argument
+    add("--port", type=int, default=0, help="0: any free port")
+    add("--port-file", help="file that gets the port once the server listens")
+    add("--log", help="JSON lines, one for each /generate request received")
+    add("--model-path", default="stand-in-model")
+    add("--vocab-size", type=int, default=248320)
+    add("--context-length", type=int, default=8192)
+    add("--max-running", type=int, default=16)
+    add("--max-total-tokens", type=int, default=613614, help="told, not enforced")
+    add("--token-seconds", type=float, default=0.0, help="time of a token; 0: answer at once")
+    add("--eos", type=int, default=248046)
+    add("--think-close", type=int, default=248069, help="the opening id is the one before it")
+    add("--answer-tokens", type=int, nargs=2, default=[16, 64], metavar=("LO", "HI"))
+    add("--tokens-from", type=int, nargs=2, default=[1000, 50000], metavar=("LO", "HI"))
+    add("--start-delay", type=float, default=0.0, help="seconds before the server listens")
+    add("--faults", default="[]", help="JSON list of rules")
+    options = parser.parse_args(arguments)
+    (low, high), close = options.tokens_from, options.think_close
+    marks = (options.eos, close, close - 1)
+    if not 0 <= low <= high < options.vocab_size or any(low <= mark <= high for mark in marks):
+        parser.error("--tokens-from must be a range of ordinary ids inside the vocabulary")
+    if not 0 <= options.answer_tokens[0] <= options.answer_tokens[1]:
+        parser.error("--answer-tokens must be a range")
+    return options
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serve until a signal ends the process."""
+    server = Server(options)
+    await asyncio.sleep(options.start_delay)
+    protocol = web.Server(server.handle, access_log=None, keepalive_timeout=KEEP_ALIVE)
+    listener = await server.loop.create_server(protocol, "127.0.0.1", options.port, backlog=1024)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.add_signal_handler(number, os._exit, 0)
+    options.port = listener.sockets[0].getsockname()[1]
+    if options.port_file:
+        part = Path(f"{options.port_file}.part")
+        part.write_text(f"{options.port}\n")
+        part.replace(options.port_file)
+    url = f"http://127.0.0.1:{options.port}"
+    print(json.dumps({"ready": True, "url": url, "pid": os.getpid()}), flush=True)
+    await asyncio.Event().wait()
+
+
+class StandIn:
+    """A server in a process of its own: `with StandIn(max_running=4, faults=[...]) as server:`.
+
+    The keywords are the command line's options, with underscores; `faults` takes the rules.
+    """
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def __init__(self, **options: Any) -> None:
+        self.command = [sys.executable, __file__]
+        for name, value in options.items():
+            value = json.dumps(value) if name == "faults" else value
+            values = value if isinstance(value, (list, tuple)) else [value]
+            self.command += ["--" + name.replace("_", "-"), *map(str, values)]
+
+    def __enter__(self) -> StandIn:
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            line = lines.readline()
+        if not line:
+            raise RuntimeError(f"the stand-in did not start: exit status {self.process.wait()}")
+        self.url = json.loads(line)["url"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def requests(self) -> dict[str, Any]:
+        """Return the server's counters."""
+        with urllib.request.urlopen(f"{self.url}/stand_in/requests", timeout=10) as response:
+            return json.load(response)
+
+    def faults(self, rules: list[dict[str, Any]]) -> None:
+        """Replace the server's rules."""
+        body = json.dumps(rules).encode()
+        urllib.request.urlopen(f"{self.url}/stand_in/faults", data=body, timeout=10).close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(parse_options()))

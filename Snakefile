@@ -41,9 +41,7 @@ localrules:
 
 rule all:
     input:
-        f"{OUT}/report.html",
-        f"{OUT}/gates/dataset.ok",
-        f"{OUT}/gates/verify.ok",
+        RUN.results(),
 
 
 rule retry_failed:

@@ -4,7 +4,8 @@
 docs/configuration.md from these models; a test holds that they are current.
 
 Every field says what a change of it does: `data` (it is part of a stage's parameters, so that
-stage runs again) or `speed` (nothing runs again).
+stage runs again), `layout` (stages run again, but no answered row is asked again) or `speed`
+(nothing runs again).
 """
 
 import argparse
@@ -31,6 +32,11 @@ def data(default: Any = ..., **kwargs: Any) -> Any:
 def speed(default: Any = ..., **kwargs: Any) -> Any:
     """A field that changes only how fast, where or how safely the result is reached."""
     return Field(default, json_schema_extra={"changes": "speed"}, **kwargs)
+
+
+def layout(default: Any = ..., **kwargs: Any) -> Any:
+    """A field that changes how the result is cut up, not what it is."""
+    return Field(default, json_schema_extra={"changes": "layout"}, **kwargs)
 
 
 def section(model: type[BaseModel], description: str) -> Any:
@@ -214,7 +220,7 @@ class Dataset(Section):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = data(
         0.01, description="Share of prompts held out; equal prompts always land on one side."
     )
-    rows_per_file: Annotated[int, Field(ge=1)] = data(
+    rows_per_file: Annotated[int, Field(ge=1)] = layout(
         100_000, description="Training rows in one train-*.parquet file."
     )
 
@@ -230,7 +236,7 @@ class Config(Section):
         "all",
         description="`trivial`: rows that the audit does not flag keep their old response.",
     )
-    shards: Annotated[int, Field(ge=1, le=9999)] = speed(
+    shards: Annotated[int, Field(ge=1, le=9999)] = layout(
         8,
         description="Parts the asked rows are split into. A change asks no completed row again.",
     )
@@ -306,7 +312,7 @@ def _explain(fault: Any) -> str:
 
 
 def walk(model: type[BaseModel], prefix: str = "") -> list[tuple[str, Any, str]]:
-    """All keys as (dotted name, field, `data` or `speed`), sections themselves left out."""
+    """All keys as (dotted name, field, what a change does), sections themselves left out."""
     found = []
     for name, field in model.model_fields.items():
         kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
@@ -340,8 +346,8 @@ def docs_text() -> str:
         "Made from the models in `workflow_scripts/config.py` by `make docs`; a test keeps it "
         "current. `config/schema.json` is the same as JSON schema, for editors.",
         "",
-        "*Changes*: `data` means that the stages that use the key run again; `speed` means that "
-        "nothing does. An unknown key is an error.",
+        "*Changes*: `data` means that the stages that use the key run again; `layout` that they do, "
+        "but no answered row is asked again; `speed` that nothing does. An unknown key is an error.",
     ]
     current = None
     for name, field, changes in walk(Config):

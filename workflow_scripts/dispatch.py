@@ -27,6 +27,7 @@ from workflow_scripts.engines import Ask, Engine, EngineError, Facts
 
 PAUSE_S = 0.5  # before the second attempt; doubled each time
 LONGEST_PAUSE_S = 30.0
+PROBE_EVERY_S = 2.0
 HEADROOM = 1.15  # in flight over what a server runs at once, so that its queue never runs dry
 
 
@@ -214,7 +215,7 @@ class Pool:
         last: object = None
         moved = time.monotonic()
         while True:
-            await asyncio.sleep(min(stall / 4, 5.0, 1.0 if seat.down else 5.0))
+            await asyncio.sleep(min(stall / 4, PROBE_EVERY_S))
             now: object = None
             with suppress(Exception):  # a probe that fails shows no progress
                 now = (seat.answered, await _within(stall / 4, seat.engine.progress))

@@ -26,6 +26,7 @@ from workflow_scripts.identity import numeric_flags
 
 CONNECT_S = 10.0
 PROBE_S = 30.0  # SGLang's /health itself may take 20 s under a long prefill
+NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 EMBEDDED_START_S = 120.0
 KEEPALIVE_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
 
@@ -116,10 +117,12 @@ class HttpEngine:
                 headers={"content-type": "application/json"} if body is not None else None,
                 timeout=httpx.Timeout(timeout, connect=CONNECT_S),
             )
-        except httpx.ConnectError as error:
-            raise EngineError("unreachable", f"{self.url}: {error}", sent=False) from None
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
-            what = f"{self.url}: {type(error).__name__}: {error}"
+            # the transport names a refused and a lost connection alike; their cause tells them apart
+            cause = error.__cause__ or error
+            if isinstance(cause, NEVER_SENT):
+                raise EngineError("unreachable", f"{self.url}: {cause}", sent=False) from None
+            what = f"{self.url}: {type(cause).__name__}: {cause}"
             raise EngineError("connection_lost", what) from None
         if response.status_code == 200:
             return response.content

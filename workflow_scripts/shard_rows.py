@@ -122,8 +122,9 @@ def _turn(index: int, turn: Turn, journal: Journal, prompts: Prompts) -> dict[st
 def _with_answers(
     messages: list[dict[str, Any]], turns: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The conversation up to the last answer, the new responses in place of the old ones."""
-    found = []
+    """The conversation up to the last answer, the new responses in place of the old ones; up to
+    the first question where nothing was answered."""
+    found: list[dict[str, Any]] = []
     answers = iter(turns)
     for message in messages:
         if message["role"] != "assistant":
@@ -131,7 +132,7 @@ def _with_answers(
             continue
         turn = next(answers, None)
         if turn is None:
-            break
+            return found[:-1] if turns else found
         new = {"role": "assistant", "content": turn["answer"]}
         if turn["reasoning"] is not None:
             new["reasoning_content"] = turn["reasoning"]

@@ -66,6 +66,15 @@ class Run:
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
         return lock
 
+    def results(self) -> list[str]:
+        """What a whole run leaves. Shards and merged tables are named although other files depend
+        on them: Snakemake makes a deleted intermediate file again only if it is asked for."""
+        names = ["report.html", "gates/dataset.ok", "gates/verify.ok", "verify.json"]
+        names += ["merged/completions.parquet", "merged/failed.parquet"]
+        for shard in self.shards:
+            names += [f"generate/{self.hash}/shard-{shard}.{kind}" for kind in ("parquet", "json")]
+        return [f"{self.out}/{name}" for name in names]
+
     def places(self) -> int:
         """How many shards may be generated at once."""
         return 1

@@ -55,4 +55,4 @@ for stage in ("audit", "shard", "generate", "merge", "dataset", "verify", "repor
 
 
 onstart:
-    LOCK = RUN.start()
+    RUN.start()

@@ -1,7 +1,7 @@
 rule report:
     input:
         audit=rules.audit.output.report,
-        rejected=rules.audit.output.rejected,
+        rows=rules.audit.output.rows,
         manifest=rules.shard.output.manifest,
         counts=rules.merge.input.counts,
         completions=rules.merge.output.completions,

@@ -6,6 +6,7 @@ as the chat template writes it, and marked off-policy.
 """
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,16 +108,22 @@ def _sample(
 def kept_ids(prompts: Prompts, messages: list[Message]) -> tuple[list[int], list[int]]:
     """Prompt and completion ids of a conversation that ends with a kept response.
 
-    The completion is what the template adds to the prompt, up to its first end token.
+    The completion is what the template adds to the prompt, up to its first end token. Where the
+    template writes a response without the reasoning that the prompt opens, the prompt ends with the
+    line before it.
 
     Raises:
         PromptError: the template refuses it, or does not write a response after its prompt.
     """
-    before = prompts.render(messages[:-1])
+    history = prompts.render(messages[:-1], answer_next=False)
+    asked = prompts.render(messages[:-1])
     whole = prompts.render(messages, answer_next=False)
-    if not whole.startswith(before):
+    cut = len(asked) if whole.startswith(asked) else 0
+    if not cut and whole.startswith(history):
+        cut = asked.rfind("\n", len(history), len(os.path.commonprefix([asked, whole]))) + 1
+    if not cut:
         raise PromptError("the template writes the response in another form than its prompt")
-    prompt_ids, output_ids = prompts.encode([before, whole[len(before) :]])
+    prompt_ids, output_ids = prompts.encode([whole[:cut], whole[cut:]])
     for index, token in enumerate(output_ids):
         if token in prompts.end_ids:
             return prompt_ids, output_ids[: index + 1]

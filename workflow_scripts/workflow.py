@@ -48,23 +48,21 @@ class Run:
             "report": self.hash,
         }
 
-    def start(self) -> IO[str]:
+    def start(self) -> None:
         """Take the run's folder for this process and write run.json.
 
-        Returns:
-            The lock, to be kept open; the kernel frees it whatever ends the process, so there is
-            nothing to unlock after a crash.
+        The lock is kept open as long as this object lives; the kernel frees it whatever ends the
+        process, so there is nothing to unlock after a crash.
 
         Raises:
             ConfigError: another process holds it.
         """
-        lock = hold(Path(self.out) / ".lock")
+        self._lock = hold(Path(self.out) / ".lock")
         found = {
             "config": self.config.model_dump(mode="json"),
             "identity": {**self.identity, "run_hash": self.hash},
         }
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
-        return lock
 
     def results(self) -> list[str]:
         """What a whole run leaves. Shards and merged tables are named although other files depend

@@ -20,7 +20,7 @@ if not workflow.config_settings.configfiles:
 
 
 try:
-    RUN = Run(load(config))
+    RUN = Run(load(config), workflow)
     INPUT_FILES = input_files(RUN.config.input)
 except ConfigError as error:
     raise WorkflowError(str(error))

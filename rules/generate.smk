@@ -1,7 +1,3 @@
-def retry_round(wildcards):
-    return RUN.retry_round(wildcards.shard, workflow.dag_settings.targets)
-
-
 rule generate:
     input:
         rows=f"{OUT}/shards/shard-{{shard}}.parquet",
@@ -19,8 +15,8 @@ rule generate:
     params:
         run=RUN.file,
         data=RUN.params["generate"],
-        folder=f"{OUT}/generate/{RUN.hash}",
-        retry=retry_round,
+        folder=subpath(output.rows, parent=True),
+        retry=RUN.retry_round,
         # no input: it changes with every shard count and input, and only progress reads it
         manifest=rules.shard.output.manifest,
     shell:

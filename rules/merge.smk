@@ -14,12 +14,10 @@ rule merge:
     params:
         run=RUN.file,
         data=RUN.params["merge"],
-        folder=f"{OUT}/generate/{RUN.hash}",
     shell:
         """
         stage merge \
             --run {params.run:q} \
-            --generated {params.folder:q} \
             --kept {input.kept:q} \
             --completions {output.completions:q} \
             --failed {output.failed:q} \

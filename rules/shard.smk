@@ -14,7 +14,7 @@ rule shard:
     params:
         run=RUN.file,
         data=RUN.params["shard"],
-        folder=f"{OUT}/shards",
+        folder=subpath(output.manifest, parent=True),
     shell:
         """
         stage shard \

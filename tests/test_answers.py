@@ -11,7 +11,7 @@ import pytest
 from conftest import IM_END, TEMPLATE, THINK, THINK_CLOSE, byte_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from workflow_scripts.answers import RETRY, Answer, classify, split, texts
+from workflow_scripts.answers import RETRY, Answer, classify, fault, split, texts
 from workflow_scripts.engines import _read_sglang
 from workflow_scripts.prompts import Prompts
 
@@ -59,21 +59,22 @@ def qwen() -> Prompts:
         )
         raw["model"]["vocab"][text] = token
     prompts = Prompts(json.dumps(raw), "{{ messages }}", {}, True, [248046])
-    prompts.vocab_size = 248320
     return prompts
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_class_and_retry(qwen: Prompts, case: dict[str, Any]) -> None:
     answer = _read_sglang(case["response"])
-    found = classify(qwen, case["prompt_ids"], answer)
+    found = "engine_error"
+    if fault(answer, vocab_size=248320) is None:
+        found = classify(qwen, case["prompt_ids"], answer)
     assert (found, RETRY[found]) == (case["class"], case["retry"])
 
 
 def test_texts_of_the_complete_answer(qwen: Prompts) -> None:
     case = CASES[0]
-    found = texts(qwen, case["prompt_ids"], case["response"]["output_ids"])
-    assert found == ("Two plus two is four.", "4")
+    found = texts(qwen, [(case["prompt_ids"], case["response"]["output_ids"])])
+    assert found == [("Two plus two is four.", "4")]
 
 
 # ---- worked by hand: one token per byte ----
@@ -93,13 +94,13 @@ def test_no_reasoning_opened(tiny: Prompts) -> None:
     output = [*ids("hi"), IM_END]
     parts = split(tiny, closed, output)
     assert (parts.reasoning_end, parts.answer_start, parts.answer_end) == (0, 0, 2)
-    assert texts(tiny, closed, output) == (None, "hi")
+    assert texts(tiny, [(closed, output)]) == [(None, "hi")]
     assert classify(tiny, closed, Answer(output, "stop", IM_END)) == "complete"
 
 
 def test_the_model_opens_the_reasoning_itself(tiny: Prompts) -> None:
     output = [THINK, *ids("\nhm\n"), THINK_CLOSE, *ids("\n\nhi"), IM_END]
-    assert texts(tiny, ids("x"), output) == ("hm", "hi")
+    assert texts(tiny, [(ids("x"), output)]) == [("hm", "hi")]
     assert classify(tiny, ids("x"), Answer(output[:4], "length")) == "truncated_in_thinking"
 
 
@@ -112,6 +113,7 @@ def test_a_model_without_think_tokens_just_answers() -> None:
     assert classify(plain, ids("q"), Answer([*ids(" \n"), IM_END], "stop", IM_END)) == "no_answer"
 
 
-@pytest.mark.parametrize("bad", [[-1], [400], []])
-def test_ids_that_no_model_gives(tiny: Prompts, bad: list[int]) -> None:
-    assert classify(tiny, ids("q"), Answer(bad, "stop", IM_END)) == "engine_error"
+@pytest.mark.parametrize("bad", [[-1], [400], [], [1.5], [None], [2**40]])
+def test_ids_that_no_model_gives(bad: list[Any]) -> None:
+    assert fault(Answer(bad, "stop", IM_END), vocab_size=400)
+    assert fault(Answer([399], "stop", IM_END), vocab_size=400) is None

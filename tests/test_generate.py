@@ -50,7 +50,7 @@ class Job:
                     "response_tokens": 3,
                 }
             )
-        records.sort(key=lambda r: r["row_id"])
+        records.sort(key=lambda r: str(r["row_id"]))
         pq.write_table(pa.Table.from_pylist(records, SHARD), self.rows)
 
     def config(self, url: str, reconnect_s: float = 2, **generate_settings: Any) -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import Log, Workspace, chat, kill_all, stand_in
+from conftest import Done, Log, Workspace, chat, kill_all, stand_in
 from stand_in_sglang import StandIn
 
 ROWS = [chat(f"Question {i}: what is {i} times 7?", "OK.") for i in range(12)]
@@ -38,7 +38,9 @@ def work(base: Workspace, tmp_path: Path) -> Workspace:
     return base.copy(tmp_path / "w")
 
 
-def requests_of(workspace: Workspace, server: Server, *targets: str, code: int = 0):
+def requests_of(
+    workspace: Workspace, server: Server, *targets: str, code: int = 0
+) -> tuple[Done, int]:
     before = server[1].count()
     done = workspace.run(*targets)
     assert done.code == code, done.output

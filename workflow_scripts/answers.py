@@ -3,8 +3,11 @@
 Everything is decided on token ids: where the reasoning ends is where the id of </think> stands.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from workflow_scripts.prompts import Prompts
 
@@ -49,7 +52,7 @@ class Parts:
     closed: bool
 
 
-def split(prompts: Prompts, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Parts:
+def split(prompts: Prompts, prompt_ids: Sequence[int], output_ids: list[int]) -> Parts:
     """Find reasoning and answer in a completion by the ids of the think tokens."""
     end = len(output_ids)
     if end and output_ids[-1] in prompts.end_ids:
@@ -60,10 +63,10 @@ def split(prompts: Prompts, prompt_ids: Sequence[int], output_ids: Sequence[int]
         opened = output_ids[0] == prompts.think_open
     if not opened:
         return Parts(0, 0, end, True)
-    ids = list(output_ids[:end])
-    if prompts.think_close not in ids:
+    try:
+        close = output_ids.index(prompts.think_close or -1, 0, end)
+    except ValueError:
         return Parts(end, end, end, False)
-    close = ids.index(prompts.think_close)
     return Parts(close, close + 1, end, True)
 
 
@@ -82,35 +85,44 @@ def fault(answer: Answer, vocab_size: int) -> str | None:
         return f"unknown finish reason {answer.finish!r}"
     if not answer.output_ids:
         return "no token was generated"
-    if not 0 <= min(answer.output_ids) <= max(answer.output_ids) < vocab_size:
+    try:
+        ids = np.frombuffer(array("i", answer.output_ids), np.int32)
+    except (TypeError, OverflowError):
+        return "an output id is no 32-bit integer"
+    if ids.min() < 0 or ids.max() >= vocab_size:
         return f"an id outside the vocabulary of {vocab_size}"
     return None
 
 
 def classify(prompts: Prompts, prompt_ids: Sequence[int], answer: Answer) -> str:
-    """The class of an answer, one of `RETRY`."""
-    if fault(answer, prompts.vocab_size):
-        return "engine_error"
+    """The class of an answer without a fault, one of `RETRY`."""
     parts = split(prompts, prompt_ids, answer.output_ids)
     if answer.finish == "length":
         return "truncated_in_answer" if parts.closed else "truncated_in_thinking"
     if not parts.closed:
         return "unclosed_thinking"
     answer_ids = answer.output_ids[parts.answer_start : parts.answer_end]
-    if not answer_ids or not prompts.decode([answer_ids])[0].strip():
-        return "no_answer"
-    return "complete"
+    for some in (answer_ids[:8], answer_ids):  # a few ids nearly always tell
+        if some and prompts.decode([some])[0].strip():
+            return "complete"
+    return "no_answer"
 
 
 def texts(
-    prompts: Prompts, prompt_ids: Sequence[int], output_ids: Sequence[int]
-) -> tuple[str | None, str]:
-    """Reasoning (None where there is none) and answer as text."""
-    parts = split(prompts, prompt_ids, output_ids)
-    start = 1 if output_ids and output_ids[0] == prompts.think_open else 0
-    reasoning_ids = list(output_ids[start : parts.reasoning_end])
-    answer_ids = list(output_ids[parts.answer_start : parts.answer_end])
-    reasoning, answer = prompts.decode([reasoning_ids, answer_ids])
-    if parts.answer_start == 0:
-        return None, answer
-    return reasoning.strip("\n"), answer.lstrip("\n")
+    prompts: Prompts, turns: Sequence[tuple[Sequence[int], list[int]]]
+) -> list[tuple[str | None, str]]:
+    """Reasoning (None where there is none) and answer as text, for turns given as prompt ids and
+    output ids."""
+    pieces: list[list[int]] = []
+    opened = []
+    for prompt_ids, output_ids in turns:
+        parts = split(prompts, prompt_ids, output_ids)
+        start = 1 if output_ids and output_ids[0] == prompts.think_open else 0
+        pieces.append(output_ids[start : parts.reasoning_end])
+        pieces.append(output_ids[parts.answer_start : parts.answer_end])
+        opened.append(parts.answer_start > 0)
+    decoded = iter(prompts.decode(pieces))
+    return [
+        (reasoning.strip("\n"), answer.lstrip("\n")) if has_reasoning else (None, answer)
+        for has_reasoning, reasoning, answer in zip(opened, decoded, decoded, strict=True)
+    ]

@@ -346,8 +346,9 @@ def docs_text() -> str:
         "Made from the models in `workflow_scripts/config.py` by `make docs`; a test keeps it "
         "current. `config/schema.json` is the same as JSON schema, for editors.",
         "",
-        "*Changes*: `data` means that the stages that use the key run again; `layout` that they do, "
-        "but no answered row is asked again; `speed` that nothing does. An unknown key is an error.",
+        "*Changes*: `data` means that the stages that use the key run again; `layout` that they "
+        "do, but no answered row is asked again; `speed` that nothing does. An unknown key is an "
+        "error.",
     ]
     current = None
     for name, field, changes in walk(Config):

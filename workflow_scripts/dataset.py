@@ -6,7 +6,6 @@ as the chat template writes it, and marked off-policy.
 """
 
 import argparse
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,7 +119,8 @@ def kept_ids(prompts: Prompts, messages: list[Message]) -> tuple[list[int], list
     whole = prompts.render(messages, answer_next=False)
     cut = len(asked) if whole.startswith(asked) else 0
     if not cut and whole.startswith(history):
-        cut = asked.rfind("\n", len(history), len(os.path.commonprefix([asked, whole]))) + 1
+        same = next((i for i, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), 0)
+        cut = asked.rfind("\n", len(history), same) + 1
     if not cut:
         raise PromptError("the template writes the response in another form than its prompt")
     prompt_ids, output_ids = prompts.encode([whole[:cut], whole[cut:]])

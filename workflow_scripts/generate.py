@@ -90,17 +90,17 @@ class Shard:
                 row.failure = {"reason": "template_refused", "message": str(error), "attempts": 0}
         for row, ids in zip(owners, self.prompts.encode(rendered), strict=True):
             row.next_prompt = ids
+            row.next_seed = request_seed(self.config.sampling.seed, row.row_id, len(row.turns))
+            row.next_request = self._request(row, ids)
 
     @staticmethod
     def _is_given(row: Row) -> bool:
         return row.conversation[row.at]["role"] != "assistant"
 
-    def request(self, row: Row) -> str:
+    def _request(self, row: Row, prompt_ids: list[int]) -> str:
         """Identity of the row's next request."""
-        turn = len(row.turns)
-        seed = str(request_seed(self.config.sampling.seed, row.row_id, turn))
-        ids = array("i", row.next_prompt or []).tobytes()
-        return digest(self.run_hash, row.row_id, str(turn), seed, ids)
+        turn, ids = len(row.turns), array("i", prompt_ids).tobytes()
+        return digest(self.run_hash, row.row_id, str(turn), str(row.next_seed), ids)
 
     def recall(self, row: Row) -> bool:
         """Take the row's turns from the journal as far as they go; True if nothing is to ask."""
@@ -108,10 +108,9 @@ class Shard:
             if row.next_prompt is None:
                 self.prepare([row])
                 continue
-            request = self.request(row)
-            if place := self.journal.done.get(request):
-                self._take(row, request, place, self.journal.read(place))
-            elif place := self.final.get(request):
+            if place := self.journal.done.get(row.next_request):
+                self._take(row, place, self.journal.read(place))
+            elif place := self.final.get(row.next_request):
                 row.failure = self.journal.read(place)
             else:
                 return False
@@ -122,11 +121,10 @@ class Shard:
         while not self.recall(row):
             row.fresh = True
             assert row.next_prompt is not None
-            request, prompt_ids = self.request(row), row.next_prompt
+            prompt_ids = row.next_prompt
             record = self._unfit(prompt_ids)
             if record is None:
-                seed = request_seed(self.config.sampling.seed, row.row_id, len(row.turns))
-                found = await pool.ask(prompt_ids, seed)
+                found = await pool.ask(prompt_ids, row.next_seed)
                 if isinstance(found, Failure):
                     record = {name: getattr(found, name) for name in Failure.__slots__}
                 else:
@@ -139,11 +137,11 @@ class Shard:
                         "accept_length": answer.accept_length,
                         "attempts": attempts,
                     }
-            record["request"] = request
+            record["request"] = row.next_request
             record["row_id"] = row.row_id
             place = self.journal.append(record)
             if "output_ids" in record:
-                self._take(row, request, place, record)
+                self._take(row, place, record)
             else:
                 row.failure = record
 
@@ -162,16 +160,16 @@ class Shard:
             return {"reason": "over_context", "message": message, "attempts": 0}
         return None
 
-    def _take(self, row: Row, request: str, place: Place, record: dict[str, Any]) -> None:
+    def _take(self, row: Row, place: Place, record: dict[str, Any]) -> None:
         """Add an answer to the conversation; stop where there is none to go on from."""
         assert row.next_prompt is not None
         prompt_ids, output_ids = row.next_prompt, record["output_ids"]
-        row.turns.append(Turn(array("i", prompt_ids).tobytes(), request, place))
+        row.turns.append(Turn(array("i", prompt_ids).tobytes(), row.next_request, place))
         row.tokens += len(output_ids)
         row.next_prompt = None
         last = row.at == len(row.conversation) - 1
         if record["class"] in ("complete", "truncated_in_answer") and not last:
-            reasoning, answer = texts(self.prompts, prompt_ids, output_ids)
+            ((reasoning, answer),) = texts(self.prompts, [(prompt_ids, output_ids)])
             row.conversation[row.at] = {"role": "assistant", "content": answer}
             if reasoning is not None:
                 row.conversation[row.at]["reasoning_content"] = reasoning

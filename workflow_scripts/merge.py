@@ -91,13 +91,13 @@ def merge(
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
-    parser.add_argument("--generated", type=Path, required=True, help="generate/<run_hash>")
     parser.add_argument("--kept", type=Path, required=True)
     parser.add_argument("--completions", type=Path, required=True)
     parser.add_argument("--failed", type=Path, required=True)
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
-    shards = [args.generated / f"shard-{k:04d}.parquet" for k in range(config.shards)]
+    folder = Path(config.output_dir) / "generate" / identity["run_hash"]
+    shards = [folder / f"shard-{k:04d}.parquet" for k in range(config.shards)]
     try:
         good, bad = merge(shards, args.kept, identity["run_hash"], args.completions, args.failed)
     except Corrupt as error:

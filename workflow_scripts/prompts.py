@@ -196,9 +196,9 @@ class Prompts:
 
     # ---- back ----
 
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, ids: Sequence[list[int]]) -> list[str]:
         """Texts of id sequences, control tokens spelled out."""
-        return self.tokenizer.decode_batch([list(i) for i in ids], skip_special_tokens=False)
+        return self.tokenizer.decode_batch(ids, skip_special_tokens=False)
 
     def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Whether the prompt ends inside an open reasoning."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -44,6 +45,8 @@ class Row:
     at: int = 0
     turns: list[Turn] = field(default_factory=list)
     next_prompt: list[int] | None = None
+    next_seed: int = 0
+    next_request: str = ""
     failure: dict[str, Any] | None = None
     fresh: bool = False
     tokens: int = 0
@@ -82,9 +85,10 @@ def _records(
     table: pa.Table, rows: list[Row], journal: Journal, prompts: Prompts, run: str
 ) -> Iterator[dict[str, Any]]:
     for start in range(0, len(rows), BATCH):
-        fields = table.slice(start, BATCH).to_pylist()
-        for given, row in zip(fields, rows[start : start + BATCH], strict=True):
-            turns = [_turn(i, turn, journal, prompts) for i, turn in enumerate(row.turns)]
+        batch = rows[start : start + BATCH]
+        told = iter(_turns([turn for row in batch for turn in row.turns], journal, prompts))
+        for given, row in zip(table.slice(start, BATCH).to_pylist(), batch, strict=True):
+            turns = [{"turn": index, **next(told)} for index in range(len(row.turns))]
             messages = _with_answers(orjson.loads(given["messages"]), turns)
             failure = row.failure or {}
             yield {
@@ -100,23 +104,29 @@ def _records(
             }
 
 
-def _turn(index: int, turn: Turn, journal: Journal, prompts: Prompts) -> dict[str, Any]:
-    record = journal.read(turn.place)
-    prompt_ids = array("i", turn.prompt).tolist()
-    reasoning, answer = texts(prompts, prompt_ids, record["output_ids"])
-    return {
-        "turn": index,
-        "prompt_ids": prompt_ids,
-        "output_ids": record["output_ids"],
-        "reasoning": reasoning,
-        "answer": answer,
-        "class": record["class"],
-        "finish_reason": record["finish"],
-        "attempts": record["attempts"],
-        "retractions": record["retractions"],
-        "accept_length": record["accept_length"],
-        "request": turn.request,
-    }
+def _turns(turns: list[Turn], journal: Journal, prompts: Prompts) -> list[dict[str, Any]]:
+    """Turns as they stand in the table, without their number."""
+    records = [journal.read(turn.place) for turn in turns]
+    prompt_ids = [array("i", turn.prompt) for turn in turns]
+    outputs = [record["output_ids"] for record in records]
+    decoded = texts(prompts, list(zip(prompt_ids, outputs, strict=True)))
+    return [
+        {
+            "prompt_ids": np.frombuffer(turn.prompt, np.int32),
+            "output_ids": np.frombuffer(array("i", output_ids), np.int32),
+            "reasoning": reasoning,
+            "answer": answer,
+            "class": record["class"],
+            "finish_reason": record["finish"],
+            "attempts": record["attempts"],
+            "retractions": record["retractions"],
+            "accept_length": record["accept_length"],
+            "request": turn.request,
+        }
+        for turn, record, output_ids, (reasoning, answer) in zip(
+            turns, records, outputs, decoded, strict=True
+        )
+    ]
 
 
 def _with_answers(

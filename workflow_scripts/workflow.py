@@ -19,11 +19,12 @@ class Run:
     """One configured run, as the rules see it.
 
     `params` holds a canonical text per stage of what changes its result: Snakemake runs a stage
-    again when its text changes, and only then.
+    again when its text changes, and only then. `workflow` is Snakemake's own object.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, workflow: Any = None):
         self.config = config
+        self.workflow = workflow
         self.identity = run_identity(config)
         self.hash = run_hash(self.identity)
         self.out = config.output_dir.rstrip("/")
@@ -77,13 +78,13 @@ class Run:
         """How many shards may be generated at once."""
         return 1
 
-    def retry_round(self, shard: str, targets: Any) -> int:
+    def retry_round(self, wildcards: Any) -> int:
         """A parameter of the shard that grows whenever `retry_failed` asks its failed rows again.
 
         Args:
-            shard: its number in the file names.
-            targets: what Snakemake was asked for.
+            wildcards: Snakemake's, with the shard's number as it stands in file names.
         """
+        shard, targets = wildcards.shard, self.workflow.dag_settings.targets
         folder = Path(f"{self.out}/generate/{self.hash}")
         done = read_round(folder / "journal", shard, self.config.shards)
         if RETRY_TARGET not in (targets or ()):

@@ -18,6 +18,7 @@ the arguments or the model file are unusable, 1 that the engine failed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -158,10 +159,8 @@ def leave(status: int, message: str = "") -> NoReturn:
     a minute.
     """
     if message:
-        try:
+        with contextlib.suppress(OSError):  # nobody may read standard error any more
             os.write(2, f"embedded_server: {message}\n".encode())
-        except OSError:
-            pass  # nobody reads standard error any more
     os._exit(status)
 
 

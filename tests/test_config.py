@@ -87,6 +87,8 @@ OTHER: dict[str, Any] = {
     "engine.gpus": 5,
     "engine.server": {"mem_fraction_static": 0.9, "max_running_requests": 64},
     "engine.stage": "/dev/shm",
+    "engine.python": "python3",
+    "engine.canary": [{"prompt": "2+2?", "expect": "4"}],
     "generate.concurrency": 7,
     "audit.stop_on": ["ok"],
 }

@@ -12,7 +12,7 @@ import argparse
 import difflib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -67,6 +67,14 @@ class Model(Section):
     )
 
 
+class Canary(Section):
+    """A question whose answer is known."""
+
+    prompt: str = Field(description="What is asked, greedily.")
+    expect: str = Field(description="Regular expression that the answer must contain.")
+    max_new_tokens: int = Field(default=512, ge=1, description="Tokens for reasoning and answer.")
+
+
 class Engine(Section):
     """Where the answers come from."""
 
@@ -90,8 +98,35 @@ class Engine(Section):
     slot_context: Annotated[int, Field(ge=64)] = speed(
         1024, description="Tokens of context of each of the embedded engine's slots."
     )
+    python: str = speed(
+        ".venv-sglang/bin/python", description="Python that has SGLang installed (`sglang` only)."
+    )
     stage: str | None = speed(
-        None, description="Folder to copy the model to first, e.g. /dev/shm (`sglang` only)."
+        None,
+        description="Folder to copy the model to first, e.g. /dev/shm; one copy for all servers "
+        "(`sglang` only).",
+    )
+    stage_keep: bool = speed(False, description="Keep that copy when the servers stop.")
+    start_timeout_s: Annotated[float, Field(gt=0)] = speed(
+        1800.0, description="Seconds a server may take until it generates its first token."
+    )
+    start_attempts: Annotated[int, Field(ge=1)] = speed(
+        3, description="Starts in a row without a ready server before its GPU is given up."
+    )
+    idle_s: Annotated[float, Field(gt=0)] = speed(
+        60.0, description="Seconds without a job after which servers stop by themselves."
+    )
+    metrics_s: Annotated[float, Field(gt=0)] = speed(
+        5.0, description="Seconds between two lines of logs/metrics.jsonl per server."
+    )
+    canary: list[Canary] = speed(
+        [Canary(prompt="What is the capital of France? Answer with its name.", expect="Paris")],
+        description="Questions with known answers, asked after each server start and before the "
+        "first row. A server that fails one stops the run.",
+    )
+    rehearsal: bool = speed(
+        False,
+        description="Dummy weights: no canary, simulated acceptance allowed, results labelled.",
     )
     reconnect_s: Annotated[float, Field(gt=0)] = speed(
         120.0,
@@ -315,9 +350,8 @@ def walk(model: type[BaseModel], prefix: str = "") -> list[tuple[str, Any, str]]
     """All keys as (dotted name, field, what a change does), sections themselves left out."""
     found = []
     for name, field in model.model_fields.items():
-        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
-        inner = next((k for k in kinds if issubclass(k, Section)), None)
-        if inner is not None:
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
             found += walk(inner, f"{prefix}{name}.")
         else:
             extra = field.json_schema_extra
@@ -329,9 +363,13 @@ def walk(model: type[BaseModel], prefix: str = "") -> list[tuple[str, Any, str]]
 def canonical(value: Any) -> str:
     """The one JSON spelling of a value: sorted keys, no spaces. Snakemake compares parameters
     as text, so equal settings must be equal text."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_as_dict
+    )
+
+
+def _as_dict(value: BaseModel) -> Any:
+    return value.model_dump(mode="json")
 
 
 def schema_text() -> str:
@@ -358,7 +396,7 @@ def docs_text() -> str:
             title = f"`{head}`" if head else "Top level"
             lines += ["", f"## {title}", "", "| key | default | changes | meaning |"]
             lines += ["|---|---|---|---|"]
-        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+        default = "required" if field.is_required() else f"`{canonical(field.default)}`"
         meaning = (field.description or "").replace("|", "\\|")
         lines.append(f"| `{key}` | {default} | {changes} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -139,7 +139,10 @@ class HttpEngine:
         )
         try:
             response = await self.http.handle_async_request(request)
-            content = await response.aread()
+            try:
+                content = await response.aread()
+            finally:  # a request given up closes its connection
+                await response.aclose()
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             # the transport names a refused and a lost connection alike; the cause tells
             cause = error.__cause__ or error
@@ -262,32 +265,36 @@ class LlamaCpp(HttpEngine):
             "top_p": s.top_p,
             "top_k": max(s.top_k, 0),
             "min_p": s.min_p,
-            "samplers": ["top_k", "top_p", "min_p", "temperature"],
-            "repeat_penalty": 1.0,
+            # SGLang's order: the cuts see the tempered probabilities
+            "samplers": ["temperature", "top_k", "top_p", "min_p"],
             "return_tokens": True,
-            "cache_prompt": False,
+            "cache_prompt": False,  # a warm cache cuts the prompt into other batches: other ids
+            "stream": True,  # only a streamed request ends when its connection is closed
+            "response_fields": ["tokens", "stop", "stop_type"],
         }
-        found = await self._json("POST", "/completion", None, body)
-        return self._understood(self._read, found)
-
-    def _read(self, found: Any) -> Answer:
-        ids = list(found["tokens"])
-        if found["stop_type"] == "eos":
-            return Answer(ids, "stop", ids[-1])
-        return Answer(ids, "length", None)
+        raw = await self._call("POST", "/completion", None, body)
+        try:
+            parts = [orjson.loads(line[6:]) for line in raw.split(b"\n") if line[:6] == b"data: "]
+        except orjson.JSONDecodeError as error:
+            raise EngineError("bad_answer", f"{self.url}: a line is no JSON ({error})") from None
+        return self._understood(_read_llama, parts)
 
     async def abort(self, rid: str) -> None:
-        """llama.cpp drops a request when its connection closes, which giving it up does."""
+        """Nothing to send: giving a request up closes its connection, and that ends it."""
 
     async def progress(self) -> object:
         slots = await self._json("GET", "/slots", PROBE_S)
-        return [
-            [slot.get("id_task"), slot.get("n_decoded", slot.get("next_token"))] for slot in slots
-        ]
+        return [[slot.get("id_task"), slot.get("next_token")] for slot in slots]
 
     async def load(self) -> tuple[int | None, float | None]:
         slots = await self._json("GET", "/slots", PROBE_S)
         return sum(bool(slot["is_processing"]) for slot in slots), None
+
+
+def _read_llama(parts: Any) -> Answer:
+    ids = [token for part in parts for token in part["tokens"]]
+    stop = parts[-1]["stop_type"]  # the last line, which has no tokens
+    return Answer(ids, "stop", ids[-1]) if stop == "eos" else Answer(ids, "length", None)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts.config import Config, ConfigError, canonical
+from workflow_scripts.embedded_server import NUMERICS
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -208,6 +209,7 @@ def run_identity(config: Config) -> dict[str, Any]:
         "sampling": config.sampling.model_dump(mode="json"),
         "engine": config.engine.kind,
         "numeric_flags": numeric_flags(config.engine.server),
+        "embedded_numerics": NUMERICS if config.engine.kind == "embedded" else None,
     }
 
 

@@ -10,7 +10,6 @@ sys.path.insert(0, workflow.basedir)
 
 from workflow_scripts.config import ConfigError, load
 from workflow_scripts.identity import PACKAGE, code, shown
-from workflow_scripts.read_input import input_files
 from workflow_scripts.workflow import Run, stage_function
 
 # The demo's configuration, only if none is named: its keys must not fill another one's gaps.
@@ -21,17 +20,12 @@ if not workflow.config_settings.configfiles:
 
 try:
     RUN = Run(load(config), workflow)
-    INPUT_FILES = input_files(RUN.config.input)
 except ConfigError as error:
     raise WorkflowError(str(error))
 
 OUT = RUN.out
 shell.prefix(stage_function(workflow.basedir))
-workflow.global_resources.setdefault("place", RUN.places())
-
-
-wildcard_constraints:
-    shard=r"\d{4}",
+RUN.limit()
 
 
 localrules:
@@ -56,3 +50,11 @@ for stage in ("audit", "shard", "generate", "merge", "dataset", "verify", "repor
 
 onstart:
     RUN.start()
+
+
+onsuccess:
+    RUN.stop()
+
+
+onerror:
+    RUN.stop()

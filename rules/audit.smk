@@ -4,7 +4,7 @@ localrules:
 
 rule audit:
     input:
-        data=INPUT_FILES,
+        data=RUN.inputs,
         code=code("audit"),
     output:
         report=f"{OUT}/audit/report.json",

@@ -9,6 +9,8 @@ rule generate:
         f"{OUT}/logs/generate/shard-{{shard}}.log",
     benchmark:
         f"{OUT}/logs/generate/shard-{{shard}}.benchmark.tsv"
+    wildcard_constraints:
+        shard=r"\d{4}",
     threads: 1
     resources:
         place=1,

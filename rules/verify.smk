@@ -4,7 +4,7 @@ localrules:
 
 rule verify:
     input:
-        data=INPUT_FILES,
+        data=RUN.inputs,
         rows=rules.audit.output.rows,
         rejected=rules.audit.output.rejected,
         kept=rules.shard.output.kept,

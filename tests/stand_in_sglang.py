@@ -546,10 +546,11 @@ class Server:
         used = grown + sum(job.prompt_tokens for job in self.running.values())
         usage = max(used / o.max_total_tokens, running / o.max_running)
         speed = running / o.token_seconds if o.token_seconds else 0.0
-        paths = "model_path tokenizer_path served_model_name id root"
+        paths = "model_path tokenizer_path id root"
         places = "max_running_requests effective_max_running_requests_per_dp max_mamba_cache_size"
         groups: list[tuple[Any, str]] = [
             (o.model_path, paths),
+            (o.served_model_name or o.model_path, "served_model_name"),
             (o.context_length, "context_length context_len max_model_len"),
             (o.max_running, places + " pp_max_micro_batch_size"),
             (o.max_total_tokens, "max_total_num_tokens token_capacity"),
@@ -588,6 +589,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--port-file", help="file that gets the port once the server listens")
     add("--log", help="JSON lines, one for each /generate request received")
     add("--model-path", default="stand-in-model")
+    add("--served-model-name", help="name that the server goes by; default: its model path")
     add("--vocab-size", type=int, default=248320)
     add("--context-length", type=int, default=8192)
     add("--max-running", type=int, default=16)

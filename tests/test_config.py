@@ -22,7 +22,7 @@ def values(tmp_path: Path) -> dict[str, Any]:
     model = make_model(tmp_path / "model")
     return {
         "output_dir": str(tmp_path / "out"),
-        "input": ["x.jsonl"],
+        "input": [str(model / "config.json")],
         "model": {"path": str(model)},
         "engine": {"kind": "attach", "urls": ["http://127.0.0.1:1"]},
     }
@@ -75,7 +75,7 @@ def test_canonical_text_ignores_spelling() -> None:
 # another valid value for every key, in the form that the configuration takes
 OTHER: dict[str, Any] = {
     "output_dir": "elsewhere",
-    "input": ["other.jsonl"],
+    "input": [__file__],
     "regenerate": "trivial",
     "shards": 9,
     "model.path": None,  # the path does not count, see test_model_identity

@@ -145,6 +145,11 @@ class Sampling(Section):
     max_new_tokens: Annotated[int, Field(ge=1)] = data(
         32768, description="Longest completion, in tokens; an answer cut there is `truncated`."
     )
+    min_new_tokens: Annotated[int, Field(ge=1)] = data(
+        256,
+        description="A prompt that leaves less than max_new_tokens of the server's context gets "
+        "what is left, but not less than this; one that leaves less fails as `over_context`.",
+    )
     seed: int = data(
         0, description="Each request's seed is derived from this one, its row and its turn."
     )

@@ -43,12 +43,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of itself. `context` is in tokens, prompt and completion together."""
+    """What a server says of itself: requests that it runs at once, context in tokens (prompt and
+    completion together), and all of its own account."""
 
     max_running: int
     context: int
-    model: str
-    numeric_flags: dict[str, Any]
+    raw: dict[str, Any]
 
 
 class EngineError(Exception):
@@ -78,7 +78,7 @@ class Engine(Protocol):
     since: float
 
     async def describe(self) -> Facts: ...
-    async def ask(self, ask: Ask) -> Answer: ...
+    async def ask(self, ask: Ask, sampling: Sampling | None = None) -> Answer: ...
     async def abort(self, rid: str) -> None: ...
     async def progress(self) -> object:
         """Anything that changes while the server generates."""
@@ -192,19 +192,17 @@ class SGLang(HttpEngine):
         try:
             state = found["internal_states"][0]
             running = state["effective_max_running_requests_per_dp"]
-            # `auto` numerics are absent here: only what was asked for explicitly differs
             return Facts(
                 max_running=int(running) * int(found.get("dp_size") or 1),
                 context=int(found["context_length"] or found["max_req_input_len"] + 6),
-                model=str(found["model_path"]),
-                numeric_flags={k: v for k, v in found.items() if v is not None},
+                raw=found,
             )
         except (KeyError, TypeError, IndexError, ValueError) as error:
             message = f"{self.url}/server_info: not what SGLang answers ({error!r})"
             raise EngineError("foreign_server", message, retry=False) from None
 
-    async def ask(self, ask: Ask) -> Answer:
-        s = self.sampling
+    async def ask(self, ask: Ask, sampling: Sampling | None = None) -> Answer:
+        s = sampling or self.sampling
         body = {
             "rid": ask.rid,
             "input_ids": ask.prompt_ids,
@@ -223,14 +221,20 @@ class SGLang(HttpEngine):
     async def abort(self, rid: str) -> None:
         await self._call("POST", "/abort_request", PROBE_S, {"rid": rid})
 
-    async def progress(self) -> object:
+    async def loads(self) -> list[dict[str, Any]]:
+        """The server's own account of its load, one entry per data-parallel rank."""
         found = await self._json("GET", "/v1/loads?include=core", PROBE_S)
+        return list(found["loads"])
+
+    async def prometheus(self) -> bytes:
+        return await self._call("GET", "/metrics", PROBE_S)
+
+    async def progress(self) -> object:
         keys = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens", "num_total_tokens")
-        return [[load.get(key) for key in keys] for load in found["loads"]]
+        return [[load.get(key) for key in keys] for load in await self.loads()]
 
     async def load(self) -> tuple[int | None, float | None]:
-        found = await self._json("GET", "/v1/loads?include=core", PROBE_S)
-        loads = found["loads"]
+        loads = await self.loads()
         return sum(x["num_running_reqs"] for x in loads), max(x["token_usage"] for x in loads)
 
 
@@ -255,8 +259,8 @@ class LlamaCpp(HttpEngine):
     async def describe(self) -> Facts:
         return self.facts
 
-    async def ask(self, ask: Ask) -> Answer:
-        s = self.sampling
+    async def ask(self, ask: Ask, sampling: Sampling | None = None) -> Answer:
+        s = sampling or self.sampling
         body = {
             "prompt": ask.prompt_ids,
             "n_predict": s.max_new_tokens,
@@ -311,13 +315,8 @@ async def open_engines(
         if config.engine.kind == "embedded":
             async with _embedded(config, end_ids, http) as engine:
                 yield [(engine, await engine.describe())]
-        elif config.engine.kind == "attach":
-            yield [await _attached(url, config, end_ids, http) for url in config.engine.urls]
         else:
-            raise ConfigError(
-                "engine.kind: `sglang` does not start servers yet; start them by hand and name "
-                "their URLs with `attach`"
-            )
+            yield [await _attached(url, config, end_ids, http) for url in config.engine.urls]
 
 
 async def _attached(
@@ -325,10 +324,13 @@ async def _attached(
 ) -> tuple[Engine, Facts]:
     engine = SGLang(url, config.sampling, end_ids, http)
     facts = await engine.describe()
-    wanted, found = (
-        numeric_flags(config.engine.server),
-        numeric_flags(facts.numeric_flags),
-    )
+    check_numerics(url, config, facts)
+    return engine, facts
+
+
+def check_numerics(url: str, config: Config, facts: Facts) -> None:
+    """Raises ConfigError where a server computes with other numerics than the run's hash says."""
+    wanted, found = numeric_flags(config.engine.server), numeric_flags(facts.raw)
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise ConfigError(
@@ -336,7 +338,6 @@ async def _attached(
                 f"says {wanted.get(name)!r}; it changes the answers, so set `{name}` under "
                 "engine.server to what the server has, or restart the server"
             )
-    return engine, facts
 
 
 @asynccontextmanager
@@ -359,7 +360,7 @@ async def _embedded(
             raise EngineError("start_failed", message)
         ready = orjson.loads(line)
         engine = LlamaCpp(ready["url"], config.sampling, end_ids, http)
-        engine.facts = Facts(ready["slots"], ready["context"], config.model.path, {})
+        engine.facts = Facts(ready["slots"], ready["context"], {})
         yield engine
     finally:
         if process.returncode is None:

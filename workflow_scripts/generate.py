@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,8 +20,9 @@ import pyarrow.parquet as pq
 
 from workflow_scripts.answers import classify, texts
 from workflow_scripts.config import Config, ConfigError, read_run
-from workflow_scripts.dispatch import Failure, NoServer, Pool
-from workflow_scripts.engines import EngineError, open_engines
+from workflow_scripts.dispatch import Failure, NoServer, OwnPlaces, Places, Pool
+from workflow_scripts.engines import EngineError, http_transport, open_engines
+from workflow_scripts.host_places import host_places
 from workflow_scripts.identity import digest, model_vocab_size, request_seed
 from workflow_scripts.journal import Journal, Place, wait_for
 from workflow_scripts.progress import Progress, say, write_atomically
@@ -65,7 +65,6 @@ class Shard:
         self.rows: list[Row] = []
         self.vocab_size = model_vocab_size(config) or prompts.vocab_size
         self.final = {} if retry_failed else dict(journal.failed)
-        self.context = sys.maxsize
 
     # ---- one row ----
 
@@ -147,17 +146,10 @@ class Shard:
 
     def _unfit(self, prompt_ids: list[int]) -> dict[str, Any] | None:
         """A failure for a prompt that no server may see: one id outside the vocabulary ends an
-        SGLang server, and a prompt that leaves no room is refused."""
-        most = self.config.sampling.max_new_tokens
+        SGLang server."""
         if prompt_ids and max(prompt_ids) >= self.vocab_size:
             message = f"the prompt has the id {max(prompt_ids)}; the model has {self.vocab_size}"
             return {"reason": "id_outside_vocabulary", "message": message, "attempts": 0}
-        if len(prompt_ids) + most > self.context:
-            message = (
-                f"{len(prompt_ids)} prompt tokens and max_new_tokens {most} exceed the server's "
-                f"context of {self.context}"
-            )
-            return {"reason": "over_context", "message": message, "attempts": 0}
         return None
 
     def _take(self, row: Row, place: Place, record: dict[str, Any]) -> None:
@@ -199,8 +191,9 @@ class Shard:
                         continue
                     if not workers:
                         pool = await stack.enter_async_context(open_pool(self.config, self))
+                        number = min(pool.places.capacity, len(self.table))
                         workers = [
-                            group.create_task(self._work(waiting, pool)) for _ in range(pool.places)
+                            group.create_task(self._work(waiting, pool)) for _ in range(number)
                         ]
                     await waiting.put(row)
             for _ in workers:
@@ -255,18 +248,21 @@ class Shard:
 
 @asynccontextmanager
 async def open_pool(config: Config, shard: Shard) -> AsyncIterator[Pool]:
-    """The engines of the configuration, with their requests bounded and watched."""
-    async with open_engines(config, sorted(shard.prompts.end_ids), say) as engines:
-        shard.context = min(facts.context for _, facts in engines)
-        async with Pool(
-            engines,
-            config.generate,
-            config.sampling.max_new_tokens,
-            shard.vocab_size,
-            config.engine.reconnect_s,
-            say,
-        ) as pool:
-            yield pool
+    """Places at the servers that the configuration names, for this shard's requests."""
+    end_ids = sorted(shard.prompts.end_ids)
+    async with AsyncExitStack() as stack:
+        places: Places
+        if config.engine.kind == "sglang":
+            http = await stack.enter_async_context(http_transport())
+            number = shard.progress.shard
+            places = await stack.enter_async_context(
+                host_places(config, shard.run_hash, number, end_ids, http, say)
+            )
+        else:
+            engines = await stack.enter_async_context(open_engines(config, end_ids, say))
+            own = OwnPlaces(engines, config.generate, config.engine.reconnect_s, say)
+            places = await stack.enter_async_context(own)
+        yield Pool(places, config.generate, config.sampling, shard.vocab_size)
 
 
 def generate(

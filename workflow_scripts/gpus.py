@@ -21,7 +21,7 @@ Call = Callable[[list[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as nvidia-smi tells; memory in MiB, use in percent, power in watts, None if unknown."""
+    """One GPU as nvidia-smi tells; memory in MiB, use in percent, power in watts."""
 
     index: int
     uuid: str

@@ -26,7 +26,14 @@ SPEED_ONLY = {
     "embedded_model",
     "embedded_server",
     "engines",
+    "gpus",
+    "host",
+    "host_places",
+    "metrics",
     "progress",
+    "server",
+    "sglang_flags",
+    "staging",
     "workflow",
 }
 

@@ -3,13 +3,18 @@
 import fcntl
 import json
 import os
+import socket
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
-from workflow_scripts.identity import file_sha256, run_hash, run_identity, tokenizer_file
+from workflow_scripts.gpus import usable_gpus
+from workflow_scripts.identity import digest, file_sha256, run_hash, run_identity, tokenizer_file
 from workflow_scripts.progress import write_atomically
+from workflow_scripts.read_input import input_files
 
 RETRY_TARGET = "retry_failed"
 RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
@@ -25,6 +30,7 @@ class Run:
     def __init__(self, config: Config, workflow: Any = None):
         self.config = config
         self.workflow = workflow
+        self.inputs = input_files(config.input)
         self.identity = run_identity(config)
         self.hash = run_hash(self.identity)
         self.out = config.output_dir.rstrip("/")
@@ -74,9 +80,27 @@ class Run:
             names += [f"generate/{self.hash}/shard-{shard}.{kind}" for kind in ("parquet", "json")]
         return [f"{self.out}/{name}" for name in names]
 
-    def places(self) -> int:
-        """How many shards may be generated at once."""
-        return 1
+    def limit(self) -> None:
+        """Limit `place`, the shards generated at once, to what this host has; a value that is set
+        on the command line wins.
+
+        One more than there are GPUs, so that the last requests of a shard never leave a server
+        short of work. Where no GPU is found nothing is limited here: this may be the login node of
+        a cluster.
+        """
+        if self.config.engine.kind != "sglang":
+            places = 1
+        else:
+            try:
+                places = len(usable_gpus(self.config.engine.gpus)) + 1
+            except ConfigError:
+                return
+        self.workflow.global_resources.setdefault("place", places)
+
+    def stop(self) -> None:
+        """Stop this host's servers at the end of a run, whatever it was."""
+        if self.config.engine.kind == "sglang":
+            stop_host(self.out)
 
     def retry_round(self, wildcards: Any) -> int:
         """A parameter of the shard that grows whenever `retry_failed` asks its failed rows again.
@@ -103,7 +127,8 @@ _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
 def stage_function(root: str) -> str:
     """A shell function for the rules: `stage NAME ...` runs a script with the Python that runs
     Snakemake, not with whatever `python` the path has. Braces are doubled for Snakemake."""
-    python = f'PYTHONPATH="{root}" "{sys.executable}" -m workflow_scripts."$@"'
+    path = f"{root}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
+    python = f'PYTHONPATH="{path}" "{sys.executable}" -m workflow_scripts."$@"'
     return f"stage() {{{{ {python}; }}}}; "
 
 
@@ -139,3 +164,21 @@ def hold(path: Path) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def runtime_dir(out: str) -> Path:
+    """Where the daemon of a run listens on this host; short, since socket paths are limited."""
+    allocation = os.environ.get("SLURM_JOB_ID", "")
+    name = digest(str(Path(out).resolve()), socket.gethostname(), allocation)[:12]
+    return Path(tempfile.gettempdir()) / f"tracemill-{os.getuid()}-{name}"
+
+
+def stop_host(out: str, wait_s: float = 60.0) -> None:
+    """Stop the daemon of a run on this host, if there is one, and wait until it is gone."""
+    path = runtime_dir(out) / "socket"
+    with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+        client.settimeout(wait_s)
+        client.connect(str(path))
+        client.sendall(b'{"op": "stop"}\n')
+        while client.recv(4096):  # the daemon closes it by ending
+            pass

@@ -1,0 +1,404 @@
+"""One server per GPU, on pretended GPUs: starts, leases, restarts, canary, who dies with whom."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from conftest import IM_END, THINK_CLOSE, VOCAB, Log, Workspace, chat, kill_all
+
+from workflow_scripts.config import ConfigError
+from workflow_scripts.gpus import all_gpus, lease, usable_gpus
+
+FAKE = Path(__file__).parent / "fake_gpus"
+STAND_IN = {
+    "vocab_size": VOCAB,
+    "eos": IM_END,
+    "think_close": THINK_CLOSE,
+    "tokens_from": [97, 122],
+    "answer_tokens": [4, 24],
+    "context_length": 4096,
+    "max_running": 4,
+}
+
+
+class RowLog(Log):
+    """The requests for rows; a server's own first token and canaries are left out."""
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [e for e in super().entries() if not e["rid"].startswith("tracemill-")]
+
+
+class Gpus:
+    """A pretended host: its GPUs, its server starts and the requests that reached the servers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self.patch = monkeypatch
+        self.log = RowLog(folder / "requests.jsonl")
+        monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
+        monkeypatch.setenv("FAKE_PYTHON", sys.executable)
+        monkeypatch.setenv("FAKE_STARTS", str(folder / "starts.jsonl"))
+        monkeypatch.setenv("TMPDIR", str(folder))  # leases and sockets of this test alone
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        self.set(7)
+
+    def set(self, gpus: int, **options: Any) -> None:
+        self.patch.setenv("FAKE_GPUS", str(gpus))
+        options = STAND_IN | {"log": str(self.log.path)} | options
+        self.patch.setenv("FAKE_OPTIONS", json.dumps(options))
+
+    def starts(self) -> list[dict[str, Any]]:
+        path = self.folder / "starts.jsonl"
+        return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
+
+    def alive(self) -> list[int]:
+        """Servers and daemons of this test that still run."""
+        found = [s["pid"] for s in self.starts() if runs(s["pid"])]
+        listing = subprocess.run(["pgrep", "-f", str(self.folder)], capture_output=True, text=True)
+        return found + [int(p) for p in listing.stdout.split() if runs(int(p))]
+
+    def wait_until_gone(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := self.alive()) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
+
+
+def runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
+    made = Gpus(tmp_path, monkeypatch)
+    yield made
+    for pid in made.alive():
+        os.kill(pid, signal.SIGKILL)
+
+
+def workspace(gpus: Gpus, rows: int, **engine: Any) -> Workspace:
+    work = Workspace.create(gpus.folder / "w", [chat(f"Question {i}?") for i in range(rows)])
+    settings = {
+        "kind": "sglang",
+        "python": str(FAKE / "python"),
+        "canary": [],
+        "idle_s": 5,
+        "metrics_s": 0.5,
+    }
+    work.configure(engine=settings | engine)
+    return work
+
+
+def verified(work: Workspace) -> bool:
+    return json.loads((work.out / "verify.json").read_text())["ok"]
+
+
+# ---- GPUs ----
+
+H200 = """\
+0, GPU-aaa, NVIDIA H200, 4, 143771, 0, 76.12
+1, GPU-bbb, NVIDIA H200, [N/A], 143771, 99, [N/A]
+"""
+
+
+def test_gpus_are_read() -> None:
+    first, second = all_gpus(lambda command: H200)
+    assert (first.index, first.uuid, first.used_mib, first.watts) == (0, "GPU-aaa", 4, 76.12)
+    assert (second.used_mib, second.util, second.watts) == (None, 99, None)
+
+    def missing(command: list[str]) -> str:
+        raise FileNotFoundError("nvidia-smi")
+
+    assert all_gpus(missing) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "wanted", "expected"),
+    [
+        (None, "auto", ["GPU-aaa", "GPU-bbb"]),
+        (None, 1, ["GPU-aaa"]),
+        (None, [1], ["GPU-bbb"]),
+        (None, ["GPU-b"], ["GPU-bbb"]),
+        ("1", "auto", ["GPU-bbb"]),
+        ("GPU-bbb,GPU-aaa", "auto", ["GPU-bbb", "GPU-aaa"]),
+        ("", "auto", None),
+        (None, 3, None),
+        (None, [7], None),
+        ("1", [0], None),
+    ],
+)
+def test_usable_gpus(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, wanted: Any, expected: list[str] | None
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if expected is None:
+        with pytest.raises(ConfigError):
+            usable_gpus(wanted, lambda command: H200)
+    else:
+        assert [g.uuid for g in usable_gpus(wanted, lambda command: H200)] == expected
+
+
+def test_a_gpu_is_leased_once_and_by_uuid(gpus: Gpus) -> None:
+    """Two jobs that both see their device as number 0 lease two GPUs."""
+    one, two = all_gpus(lambda command: H200)
+    first = lease(one)
+    assert first is not None and lease(one) is None
+    other = lease(two)
+    assert other is not None
+    first.close()
+    assert lease(one) is not None
+
+
+# ---- the workflow ----
+
+
+def test_seven_gpus(gpus: Gpus) -> None:
+    """21 shards: seven starts, every port its own, nothing left; a rerun starts nothing."""
+    gpus.set(7, token_seconds=0.004)
+    work = workspace(gpus, 210)
+    work.configure(shards=21)
+    done = work.run()
+    assert done.code == 0, done.output
+    starts = gpus.starts()
+    assert len(starts) == 7
+    assert {s["gpu"] for s in starts} == {f"GPU-fake-{i}" for i in range(7)}
+    assert len({s["port"] for s in starts} | {s["nccl_port"] for s in starts}) == 14
+    assert gpus.log.count() == 210 and verified(work)
+    gpus.wait_until_gone(0)
+    again = work.run()
+    assert again.nothing and len(gpus.starts()) == 7
+    lines = [json.loads(x) for x in (work.out / "logs/metrics.jsonl").read_text().splitlines()]
+    ready = [line for line in lines if line.get("state") == "ready"]
+    assert {line["server"] for line in ready} == {str(i) for i in range(7)}
+    assert {line["event"] for line in lines if "event" in line} >= {"started", "ready", "stopped"}
+    assert max(line["in_flight"] for line in ready) <= 5  # a little above max_running
+
+
+def test_two_failing_shards(gpus: Gpus) -> None:
+    """The rerun touches only them."""
+    gpus.set(2, faults=[{"fault": "status", "code": 400, "share": 0.06}])
+    work = workspace(gpus, 60)
+    work.configure(shards=10)
+    first = work.run()
+    failed = {e["input"] for e in gpus.log.entries() if e["fault"]}
+    assert first.code != 0 and failed and len(gpus.starts()) == 2
+    gpus.wait_until_gone(0)
+    missing = 10 - len(list(work.generated().glob("shard-*.parquet")))
+    gpus.set(2)
+    before = gpus.log.count()
+    second = work.run()
+    assert second.code == 0, second.output
+    assert second.rules()["generate"] == missing <= len(failed)
+    assert gpus.log.count() - before == len(failed) and verified(work)
+    gpus.wait_until_gone(0)
+
+
+@pytest.mark.parametrize("who", ["job", "snakemake", "daemon", "server", "all"])
+def test_sigkill(gpus: Gpus, who: str) -> None:
+    """Whoever is killed: nothing is lost, and no server outlives the idle time."""
+    gpus.set(2, token_seconds=0.02)
+    work = workspace(gpus, 80)
+    process = work.start()
+    while gpus.log.count() < 25:
+        time.sleep(0.05)
+    daemon = pid_of("workflow_scripts.host", work.folder)
+    if who == "server":
+        os.kill(gpus.starts()[0]["pid"], signal.SIGKILL)
+    elif who == "daemon":
+        os.kill(daemon, signal.SIGKILL)
+    elif who == "job":
+        os.kill(pid_of("workflow_scripts.generate", work.folder), signal.SIGKILL)
+    elif who == "snakemake":
+        os.kill(process.pid, signal.SIGKILL)
+    else:
+        kill_all(process, work.folder)
+        gpus.wait_until_gone(6)
+    output, _ = process.communicate(timeout=200)
+    done = work.run()
+    assert done.code == 0, output + done.output
+    assert verified(work)
+    gpus.wait_until_gone(6 if who == "snakemake" else 1)
+    asked_twice = gpus.log.count() - 80
+    assert 0 <= asked_twice <= 10  # two servers with five requests each in flight
+
+
+def pid_of(module: str, folder: Path) -> int:
+    found = subprocess.run(["pgrep", "-f", f"-m {module}"], capture_output=True, text=True)
+    for pid in map(int, found.stdout.split()):
+        cwd = f"/proc/{pid}/cwd"
+        if (
+            Path(os.readlink(cwd)) == folder
+            and b"python" in Path(f"/proc/{pid}/exe").readlink().name.encode()
+        ):
+            return pid
+    raise AssertionError(f"no {module} runs in {folder}")
+
+
+def test_ctrl_c(gpus: Gpus) -> None:
+    gpus.set(2, token_seconds=0.02)
+    work = workspace(gpus, 60)
+    process = work.start()
+    while gpus.log.count() < 12:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, output
+    gpus.wait_until_gone(6)
+    done = work.run()
+    assert done.code == 0 and verified(work)
+
+
+def test_a_stuck_server_is_replaced(gpus: Gpus) -> None:
+    gpus.set(1, faults=[{"fault": "stuck", "nth": [10]}])
+    work = workspace(gpus, 30)
+    work.configure(generate={"stall_timeout_s": 3, "retries": 4})
+    done = work.run()
+    assert done.code == 0, done.output
+    assert "no progress for 3 s" in (work.out / "logs/host.log").read_text()
+    assert len(gpus.starts()) == 2 and verified(work)
+    assert pl.read_parquet(work.out / "merged/failed.parquet").is_empty()
+
+
+# ---- starting ----
+
+
+def test_slow_start_and_two_failed_starts(gpus: Gpus) -> None:
+    gpus.set(1, start={"0": "fail", "1": "fail", "2": 2.0})
+    work = workspace(gpus, 6)
+    done = work.run()
+    assert done.code == 0, done.output
+    assert len(gpus.starts()) == 3
+    assert "CUDA out of memory" in (work.out / "logs/host.log").read_text()
+
+
+def test_a_server_that_never_starts(gpus: Gpus) -> None:
+    gpus.set(1, start={str(i): "fail" for i in range(9)})
+    work = workspace(gpus, 6, start_attempts=2)
+    done = work.run()
+    assert done.code != 0
+    assert "no server could be started" in done.output and "CUDA out of memory" in done.output
+    assert len(gpus.starts()) == 2
+    gpus.wait_until_gone(0)
+
+
+def test_one_gpu_of_two_that_never_starts(gpus: Gpus) -> None:
+    gpus.set(2, start={"0": "fail"})
+    work = workspace(gpus, 20, start_attempts=1)
+    done = work.run()
+    assert done.code == 0 and verified(work), done.output
+    assert len(gpus.starts()) == 2
+
+
+def test_another_server_at_the_port(gpus: Gpus) -> None:
+    """A server that does not go by the name it was given is not ours."""
+    gpus.set(1, start={"0": {"served_model_name": "somebody-else"}})
+    work = workspace(gpus, 6)
+    done = work.run()
+    assert done.code == 0, done.output
+    assert (
+        "is another server (it serves 'somebody-else'" in (work.out / "logs/host.log").read_text()
+    )
+
+
+def test_a_port_that_is_taken(gpus: Gpus) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 20_000))
+        taken.listen()
+        gpus.set(1)
+        done = workspace(gpus, 6).run()
+    assert done.code == 0, done.output
+    assert gpus.starts()[0]["port"] != 20_000
+
+
+def test_a_wrong_canary_stops_the_run_with_both_texts(gpus: Gpus) -> None:
+    gpus.set(1)
+    canary = [{"prompt": "Capital of France?", "expect": "Paris"}]
+    work = workspace(gpus, 6, canary=canary)
+    done = work.run()
+    assert done.code != 0
+    for text in ("'Capital of France?'", "'Paris'", "answered '"):
+        assert text in done.output
+    assert gpus.log.count() == 0  # no row was asked
+    gpus.wait_until_gone(0)
+
+
+def test_a_right_canary_lets_the_run_go_on(gpus: Gpus) -> None:
+    gpus.set(1)
+    done = workspace(gpus, 6, canary=[{"prompt": "Say letters", "expect": "^[a-z]+$"}]).run()
+    assert done.code == 0, done.output
+
+
+CONFIG_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"server": {"mem_fraction_statik": 0.8}}, "mem_fraction_statik"),
+    ({"server": {"port": 3}}, "port"),
+    ({"python": "/nowhere/python"}, "/nowhere/python cannot be run"),
+    ({"gpus": 3}, "3 asked for, 2 found"),
+    ({"stage": "/nowhere"}, "/nowhere cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("engine", "message"), CONFIG_FAULTS, ids=[c[1] for c in CONFIG_FAULTS])
+def test_refused_before_a_gpu_is_touched(gpus: Gpus, engine: dict[str, Any], message: str) -> None:
+    gpus.set(2)
+    work = workspace(gpus, 3, **engine)
+    done = work.run(f"results/generate/{run_hash(work)}/shard-0000.json")
+    assert done.code != 0 and message in done.output, done.output
+    assert gpus.starts() == []
+
+
+def run_hash(work: Workspace) -> str:
+    work.run("audit")
+    return work.run_hash()
+
+
+def test_simulated_acceptance_is_refused(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus.set(1)
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3")
+    work = workspace(gpus, 3)
+    done = work.run()
+    assert done.code != 0 and "SGLANG_SIMULATE_ACC_LEN" in done.output
+    assert gpus.starts() == []
+
+
+def test_staging(gpus: Gpus) -> None:
+    """One copy, used by both servers, removed at the end."""
+    gpus.set(2)
+    shm = gpus.folder / "shm"
+    shm.mkdir()
+    work = workspace(gpus, 12, stage=str(shm))
+    done = work.run()
+    assert done.code == 0, done.output
+    paths = {s["argv"][s["argv"].index("--model-path") + 1] for s in gpus.starts()}
+    assert len(paths) == 1 and paths.pop().startswith(str(shm))
+    assert list(shm.iterdir()) == []
+
+
+def test_changed_flags_replace_the_servers(gpus: Gpus) -> None:
+    """Servers that idle are reused by the next run with the same flags, replaced with others."""
+    gpus.set(1)
+    work = workspace(gpus, 4, idle_s=30)
+    first = work.start()
+    first.communicate(timeout=100)
+    assert len(gpus.starts()) == 1
+    work.add_rows([chat("one more")])
+    work.configure(engine={"server": {"mem_fraction_static": 0.5}})
+    assert work.run().code == 0
+    assert len(gpus.starts()) == 2
+    assert "0.5" in gpus.starts()[1]["argv"]

@@ -1,0 +1,351 @@
+"""The host's daemon: one server per GPU, and the places on them given to whichever shard needs one.
+
+Jobs come and go, servers stay: a job connects over a Unix socket, takes a place for each request
+and gives it back. Places go to the job that came first, so a shard that ends leaves its places to
+the next one and no server drains; at the end of a run the last rows spread over all servers. A
+job that dies gives its places back by its closed connection, and its requests are aborted.
+
+A server that ends, or stands still, is started again. The daemon ends with its servers when it is
+told to, or when no job has been connected for `engine.idle_s`.
+
+Messages are lines of JSON. Job: {"op": "hello", "spec", "shard", "concurrency"}, {"op": "take"},
+{"op": "free", "lease", "tokens", "fault"}, {"op": "stop"}. Daemon: {"capacity"}, {"lease", "url",
+"context", "age_s"}, {"fatal"}.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from workflow_scripts.config import Config, ConfigError, read_run
+from workflow_scripts.dispatch import in_flight
+from workflow_scripts.engines import EngineError, Facts, http_transport
+from workflow_scripts.gpus import Gpu, lease, usable_gpus
+from workflow_scripts.host_places import spec
+from workflow_scripts.metrics import Metrics
+from workflow_scripts.progress import say
+from workflow_scripts.prompts import Prompts
+from workflow_scripts.server import CanaryFailed, Server, StartFailed
+from workflow_scripts.sglang_flags import refuse_simulation, translate
+from workflow_scripts.staging import staged, unstage
+
+DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
+RESTART_PAUSE_S = 2.0  # doubled for each start in a row that failed
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """One GPU, its server and the places on it."""
+
+    number: int
+    gpu: Gpu
+    lock: IO[str]
+    server: Server | None = None
+    facts: Facts | None = None
+    limit: int = 0
+    state: str = "starting"
+    leases: dict[str, "Job"] = field(default_factory=dict)
+    tokens: int = 0
+    freed: int = 0
+
+    @property
+    def free(self) -> bool:
+        return self.state == "ready" and len(self.leases) < self.limit
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A connected job: requests that wait for a place, and the places it holds."""
+
+    writer: asyncio.StreamWriter
+    shard: str
+    waiting: deque[None] = field(default_factory=deque)
+    leases: dict[str, Seat] = field(default_factory=dict)
+
+    def tell(self, **message: Any) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(orjson.dumps(message) + b"\n")
+
+
+class Host:
+    """The daemon's state. Jobs are kept in the order they came."""
+
+    def __init__(self, config: Config, run_hash: str, seats: list[Seat]):
+        self.config = config
+        self.spec = spec(config, run_hash)
+        self.seats = seats
+        self.jobs: list[Job] = []
+        self.fatal: str | None = None
+        self.stopping = asyncio.Event()
+        self.metrics = Metrics(Path(config.output_dir) / "logs/metrics.jsonl")
+        self.next_lease = 0
+        self.last_job = time.monotonic()
+
+    # ---- places ----
+
+    def grant(self) -> None:
+        """Give free places to waiting requests: the oldest job first, the emptiest server first."""
+        for job in self.jobs:
+            while job.waiting:
+                free = [seat for seat in self.seats if seat.free]
+                if not free:
+                    return
+                seat = min(free, key=lambda s: len(s.leases) / s.limit)
+                job.waiting.popleft()
+                self.next_lease += 1
+                name = f"{os.getpid():x}-{self.next_lease:012x}"
+                seat.leases[name] = job
+                job.leases[name] = seat
+                assert seat.server is not None and seat.server.engine is not None
+                assert seat.facts is not None
+                age = time.monotonic() - seat.server.started
+                job.tell(
+                    lease=name,
+                    url=seat.server.engine.url,
+                    context=seat.facts.context,
+                    age_s=round(age, 1),
+                )
+
+    def capacity(self) -> int:
+        return sum(seat.limit or DEFAULT_LIMIT for seat in self.seats if seat.state != "failed")
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One job's connection, from hello to its end."""
+        job = Job(writer, "?")
+        try:
+            while line := await reader.readline():
+                message = orjson.loads(line)
+                op = message["op"]
+                if op == "stop":
+                    self.stopping.set()
+                elif op == "hello":
+                    self._hello(job, message)
+                elif op == "take":
+                    job.waiting.append(None)
+                    self.grant()
+                elif op == "free":
+                    self._free(job, message)
+                await writer.drain()
+        except (ConnectionError, ValueError, KeyError):
+            pass
+        finally:
+            await self._gone(job)
+            writer.close()
+
+    def _hello(self, job: Job, message: dict[str, Any]) -> None:
+        if message["spec"] != self.spec:
+            if not self.jobs:  # servers of an earlier configuration: make room for the new ones
+                self.stopping.set()
+            job.tell(other=True)
+            return
+        job.shard = message["shard"]
+        concurrency = message["concurrency"]
+        generate = self.config.generate.model_copy(update={"concurrency": concurrency})
+        self.config = self.config.model_copy(update={"generate": generate})
+        for seat in self.seats:
+            if seat.facts:
+                seat.limit = in_flight(generate, seat.facts)
+        self.jobs.append(job)
+        job.tell(capacity=self.capacity())
+        if self.fatal:
+            job.tell(fatal=self.fatal)
+
+    def _free(self, job: Job, message: dict[str, Any]) -> None:
+        seat = job.leases.pop(message["lease"], None)
+        if seat is not None:
+            seat.leases.pop(message["lease"], None)
+            seat.tokens += message["tokens"]
+            seat.freed += not message["fault"]
+        self.grant()
+
+    async def _gone(self, job: Job) -> None:
+        if job in self.jobs:
+            self.jobs.remove(job)
+        if not self.jobs:
+            self.last_job = time.monotonic()
+        for name, seat in job.leases.items():
+            seat.leases.pop(name, None)
+            if seat.state == "ready" and seat.server and seat.server.engine:
+                with contextlib.suppress(EngineError, TimeoutError):
+                    async with asyncio.timeout(5):
+                        await seat.server.engine.abort(name)
+        self.grant()
+
+    def give_up(self, text: str) -> None:
+        """Nothing more can come of this: tell every job."""
+        self.fatal = text
+        say(text)
+        for job in self.jobs:
+            job.tell(fatal=text)
+
+    # ---- servers ----
+
+    async def keep(self, seat: Seat, make: Any) -> None:
+        """Keep a server running on a GPU: start, watch, start again."""
+        attempts = 0
+        while not self.stopping.is_set():
+            seat.state = "starting"
+            seat.server = make(seat, lambda what, text: self.metrics.event(seat.number, what, text))
+            try:
+                seat.facts = await seat.server.start()
+                attempts = 0
+                seat.limit = in_flight(self.config.generate, seat.facts)
+                seat.state = "ready"
+                self.metrics.event(seat.number, "ready", f"{seat.facts.max_running} at once")
+                say(f"server {seat.number} on GPU {seat.gpu.index} is ready")
+                self.grant()
+                why = await self._watch(seat)
+            except (CanaryFailed, ConfigError) as error:
+                await seat.server.stop()
+                seat.state = "failed"
+                self.metrics.event(seat.number, "refused", str(error))
+                self.give_up(str(error))
+                return
+            except StartFailed as error:
+                why, attempts = str(error), attempts + 1
+            seat.state = "down"
+            self.metrics.event(seat.number, "dead", why)
+            say(f"server {seat.number} on GPU {seat.gpu.index}: {why}")
+            await seat.server.stop()
+            if attempts >= self.config.engine.start_attempts:
+                seat.state = "failed"
+                if all(other.state == "failed" for other in self.seats):
+                    self.give_up(f"no server could be started: {why}")
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_PAUSE_S * 2**attempts if attempts else 0):
+                    await self.stopping.wait()
+
+    async def _watch(self, seat: Seat) -> str:
+        """Wait until the server has to be replaced; returns why."""
+        assert seat.server is not None and seat.server.engine is not None
+        stall = self.config.generate.stall_timeout_s
+        last: object = None
+        moved = time.monotonic()
+        while True:
+            await asyncio.sleep(min(stall / 4, 1.0))
+            if not seat.server.running:
+                code = seat.server.process.returncode if seat.server.process else None
+                return f"the server ended with status {code}"
+            now: object = None
+            with contextlib.suppress(EngineError, TimeoutError, KeyError, TypeError):
+                async with asyncio.timeout(max(stall / 4, 1.0)):
+                    now = (seat.freed, await seat.server.engine.progress())
+            if not seat.leases or (now is not None and now != last):
+                moved = time.monotonic()
+            last = now if now is not None else last
+            if time.monotonic() - moved > stall:
+                return f"no progress for {stall:.0f} s with {len(seat.leases)} requests in flight"
+
+    async def measure(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.engine.metrics_s)
+            await self.metrics.write(self.seats)
+
+    async def idle(self) -> None:
+        while self.jobs or time.monotonic() - self.last_job < self.config.engine.idle_s:
+            await asyncio.sleep(0.2)
+        say(f"no job for {self.config.engine.idle_s:g} s; the servers stop")
+        self.stopping.set()
+
+
+def lease_gpus(config: Config) -> list[Seat]:
+    """Lease the GPUs to use.
+
+    Raises:
+        ConfigError: there are none, or all are taken.
+    """
+    gpus = usable_gpus(config.engine.gpus)
+    taken = [(gpu, lease(gpu)) for gpu in gpus]
+    seats = [Seat(i, gpu, lock) for i, (gpu, lock) in enumerate(taken) if lock is not None]
+    if not seats:
+        raise ConfigError("engine.gpus: all GPUs are used by other runs on this host")
+    return seats
+
+
+async def run_host(run_file: Path, folder: Path) -> None:
+    """Serve until told to stop, or idle. Prints one line when it listens."""
+    config, identity = read_run(run_file)
+    refuse_simulation(os.environ, config.engine.rehearsal)
+    version = await sglang_version(config.engine.python)
+    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    flags = translate({"enable_metrics": True, **server}, version)
+    prompts = Prompts.from_config(config)
+    seats = lease_gpus(config)
+    logs = Path(config.output_dir) / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    model = await asyncio.to_thread(staged, Path(config.model.path), config.engine.stage, say)
+    host = Host(config, identity["run_hash"], seats)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, host.stopping.set)
+    listener = await asyncio.start_unix_server(host.serve, folder / "socket")
+    print(orjson.dumps({"ready": True, "pid": os.getpid()}).decode(), flush=True)
+    async with http_transport() as http:
+
+        def make(seat: Seat, event: Any) -> Server:
+            return Server(seat.number, seat.gpu, config, prompts, model, flags, logs, http, event)
+
+        keepers = [asyncio.create_task(host.keep(seat, make)) for seat in seats]
+        others = [asyncio.create_task(host.measure()), asyncio.create_task(host.idle())]
+        await host.stopping.wait()
+        listener.close()
+        for task in (*keepers, *others):
+            task.cancel()
+        await asyncio.gather(*keepers, *others, return_exceptions=True)
+        await asyncio.gather(*(seat.server.stop() for seat in seats if seat.server))
+        for seat in seats:
+            seat.state = "stopped"
+            host.metrics.event(seat.number, "stopped", "")
+        await host.metrics.write(seats)
+    if config.engine.stage and not config.engine.stage_keep:
+        unstage(model)
+
+
+async def sglang_version(python: str) -> str:
+    """The SGLang version that a Python has.
+
+    Raises:
+        ConfigError: the Python cannot be run or has no SGLang.
+    """
+    code = "import importlib.metadata as m; print(m.version('sglang'))"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
+        ) from None
+    out, errors = await process.communicate()
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
+    return out.decode().strip()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the socket")
+    args = parser.parse_args(argv)
+    try:
+        asyncio.run(run_host(args.run, args.folder))
+    except ConfigError as error:
+        print(orjson.dumps({"error": str(error)}).decode(), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,6 @@
 # make demo   set up and run the whole workflow on the CPU
 # make test   set up and run the tests
+# make sglang set up the GPU environment (.venv-sglang)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ MODEL := models/smollm2-135m-instruct
 # compiled files are not needed to install; Python makes them when it first imports
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes
 
-.PHONY: help demo setup test test-all check format docs lock clean
+.PHONY: help demo setup test test-all check format docs lock sglang clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -74,6 +75,14 @@ lock:
 	for name in build core dev; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 			--no-annotate envs/$$name.in -o envs/$$name.txt || exit 1; done
+	@echo "the SGLang locks have their own command, written in envs/sglang-*.in"
+
+# The GPU environment: SGLang with everything it needs, gigabytes. SGLANG=0.5.23 takes the newer one.
+SGLANG ?= 0.5.11
+PYTHON312 ?= python3.12
+sglang:
+	$(PYTHON312) -m venv .venv-sglang
+	.venv-sglang/bin/pip install --quiet --require-hashes -r envs/sglang-$(SGLANG).txt
 
 clean:
 	rm -rf results .snakemake

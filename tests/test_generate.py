@@ -207,12 +207,8 @@ def test_a_server_that_dies_and_comes_back(job: Job) -> None:
     log = Log(job.folder / "log")
     with stand_in(log=log.path, faults=[{"fault": "kill", "nth": [5]}]) as first:
         port = first.url.rsplit(":", 1)[1]
-        restart = (
-            "import sys, time; sys.path.insert(0, 'tests'); time.sleep(0.7)\n"
-            "from conftest import stand_in\n"
-            f"with stand_in(port={port}, log={str(log.path)!r}) as s: time.sleep(20)"
-        )
-        later = subprocess.Popen([sys.executable, "-c", restart])
+        again = stand_in(port=port, log=log.path, start_delay=0.7)
+        later = subprocess.Popen(again.command, stdout=subprocess.DEVNULL)
         try:
             counts = job.run(first.url, concurrency=3, reconnect_s=30)
         finally:

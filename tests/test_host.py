@@ -88,8 +88,8 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
         os.kill(pid, signal.SIGKILL)
 
 
-def workspace(gpus: Gpus, rows: int, **engine: Any) -> Workspace:
-    work = Workspace.create(gpus.folder / "w", [chat(f"Question {i}?") for i in range(rows)])
+def workspace(host: Gpus, rows: int, **engine: Any) -> Workspace:
+    work = Workspace.create(host.folder / "w", [chat(f"Question {i}?") for i in range(rows)])
     settings = {
         "kind": "sglang",
         "python": str(FAKE / "python"),
@@ -238,7 +238,7 @@ def test_sigkill(gpus: Gpus, who: str) -> None:
 
 
 def pid_of(module: str, folder: Path) -> int:
-    found = subprocess.run(["pgrep", "-f", f"-m {module}"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-f", module], capture_output=True, text=True)
     for pid in map(int, found.stdout.split()):
         cwd = f"/proc/{pid}/cwd"
         if (
@@ -289,6 +289,7 @@ def test_slow_start_and_two_failed_starts(gpus: Gpus) -> None:
 def test_a_server_that_never_starts(gpus: Gpus) -> None:
     gpus.set(1, start={str(i): "fail" for i in range(9)})
     work = workspace(gpus, 6, start_attempts=2)
+    work.configure(shards=1)
     done = work.run()
     assert done.code != 0
     assert "no server could be started" in done.output and "CUDA out of memory" in done.output
@@ -319,6 +320,7 @@ def test_a_port_that_is_taken(gpus: Gpus) -> None:
     import socket
 
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", 20_000))
         taken.listen()
         gpus.set(1)

@@ -209,7 +209,7 @@ class Shard:
 
     def _count(self, row: Row) -> None:
         row.conversation = []
-        self.progress.count(row.tokens, row.failure is not None, row.fresh)
+        self.progress.count(row.tokens, row.failure, row.fresh)
 
     async def _tick(self) -> None:
         sync_s = self.config.generate.journal_sync_s

@@ -36,7 +36,7 @@ from workflow_scripts.metrics import Metrics
 from workflow_scripts.progress import say
 from workflow_scripts.prompts import Prompts
 from workflow_scripts.server import CanaryFailed, Server, StartFailed
-from workflow_scripts.sglang_flags import refuse_simulation, translate
+from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
 
 DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
@@ -276,9 +276,11 @@ def lease_gpus(config: Config) -> list[Seat]:
 async def run_host(run_file: Path, folder: Path) -> None:
     """Serve until told to stop, or idle. Prints one line when it listens."""
     config, identity = read_run(run_file)
-    refuse_simulation(os.environ, config.engine.rehearsal)
-    version = await sglang_version(config.engine.python)
     server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    refuse_simulation(os.environ, config.engine.rehearsal, server)
+    version = await sglang_version(config.engine.python)
+    if warning := nearest(version)[1]:
+        say(warning)
     flags = translate({"enable_metrics": True, **server}, version)
     prompts = Prompts.from_config(config)
     seats = lease_gpus(config)

@@ -32,7 +32,11 @@ SPEED_ONLY = {
     "metrics",
     "progress",
     "server",
+    "check_machine",
+    "check_software",
+    "read_sglang_flags",
     "sglang_flags",
+    "watch",
     "staging",
     "workflow",
 }
@@ -41,6 +45,7 @@ SPEED_ONLY = {
 # that only spells out the default is the same as none.
 NUMERIC_FLAGS = {
     "dtype": "auto",
+    "load_format": "auto",
     "quantization": None,
     "kv_cache_dtype": "auto",
     "mamba_ssm_dtype": None,

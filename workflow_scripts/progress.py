@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+RECENT = 5  # failures kept with their message
 STALE_S = 60.0  # a job silent for longer no longer counts into the rate
 
 
@@ -58,15 +60,22 @@ class Progress:
     fresh_rows: int = 0
     fresh_tokens: int = 0
     started: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+    recent: list[tuple[float, str, str]] = field(default_factory=list)  # time, reason, message
 
     @property
     def path(self) -> Path:
         return self.folder / f"shard-{self.shard:04d}.n{self.shards}.progress.json"
 
-    def count(self, tokens: int, failed: bool, fresh: bool) -> None:
+    def count(self, tokens: int, failure: dict[str, Any] | None, fresh: bool) -> None:
+        """A row is over: generated tokens, its failure if it failed, whether it was asked now."""
         self.done += 1
-        self.failed += failed
         self.tokens += tokens
+        if failure is not None:
+            self.failed += 1
+            reason = failure["reason"]
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+            self.recent = [*self.recent, (time.time(), reason, failure["message"][:300])][-RECENT:]
         if fresh:
             self.started = self.started or time.monotonic()
             self.fresh_rows += 1
@@ -84,6 +93,8 @@ class Progress:
             "tokens": self.tokens,
             "rate": self.rate() if running else 0.0,
             "time": time.time(),
+            "failures": self.failures,
+            "recent": self.recent,
         }
         write_atomically(self.path, orjson.dumps(state), sync=False)
 

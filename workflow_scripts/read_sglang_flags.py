@@ -167,6 +167,8 @@ def _from_field(
         case ast.Name():
             given.setdefault("type", kind)
         case ast.Subscript(value=ast.Name("Literal"), slice=allowed):
+            first = allowed.elts[0] if isinstance(allowed, ast.Tuple) else allowed
+            given.setdefault("type", ast.Name(type(sources.literal(first, module, [])).__name__))
             given.setdefault("choices", allowed)
         case ast.Subscript(value=ast.Name("List"), slice=inner) if "type" not in given:
             given |= {"type": inner, "nargs": given.get("nargs", ast.Constant("+"))}

@@ -93,22 +93,23 @@ def _table() -> dict[str, dict[str, Flag]]:
     found = {}
     for version, flags in json.loads(FLAGS_FILE.read_text(encoding="utf-8")).items():
         found[version] = {n: Flag(n, **_tuples(record)) for n, record in flags.items()}
-    return dict(sorted(found.items(), key=lambda item: _order(item[0])))
+    return dict(sorted(found.items(), key=lambda item: version_key(item[0])))
 
 
 def _tuples(record: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
 
 
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0]))
+def version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def nearest(version: str) -> tuple[str, str]:
     """The version whose flags stand for this one's, and a warning where that is another one."""
-    if version in _table():
-        return version, ""
-    older = [v for v in _table() if _order(v) < _order(version)]
+    plain = version.split("+")[0]
+    if plain in _table():
+        return plain, ""
+    older = [v for v in _table() if version_key(v) < version_key(plain)]
     base = older[-1] if older else next(iter(_table()))
     return base, (
         f"the flags of SGLang {version} are not in {FLAGS_FILE.name}; those of {base} are taken. "

@@ -551,6 +551,7 @@ class Server:
         groups: list[tuple[Any, str]] = [
             (o.model_path, paths),
             (o.served_model_name or o.model_path, "served_model_name"),
+            (o.load_format, "load_format"),
             (o.context_length, "context_length context_len max_model_len"),
             (o.max_running, places + " pp_max_micro_batch_size"),
             (o.max_total_tokens, "max_total_num_tokens token_capacity"),
@@ -589,6 +590,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--port-file", help="file that gets the port once the server listens")
     add("--log", help="JSON lines, one for each /generate request received")
     add("--model-path", default="stand-in-model")
+    add("--load-format", default="auto", help="as reported; there are no weights")
     add("--served-model-name", help="name that the server goes by; default: its model path")
     add("--vocab-size", type=int, default=248320)
     add("--context-length", type=int, default=8192)

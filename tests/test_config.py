@@ -87,6 +87,7 @@ OTHER: dict[str, Any] = {
     "engine.gpus": 5,
     "engine.server": {"mem_fraction_static": 0.9, "max_running_requests": 64},
     "engine.stage": "/dev/shm",
+    "engine.rehearsal_tokens": (100, 400),
     "engine.python": "python3",
     "engine.canary": [{"prompt": "2+2?", "expect": "4"}],
     "generate.concurrency": 7,
@@ -96,11 +97,13 @@ OTHER: dict[str, Any] = {
 
 def changed(values: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     copy = json.loads(json.dumps(values))
+    copy["engine"].setdefault("rehearsal", False)
     at = copy
     *parents, key = name.split(".")
     for part in parents:
         at = at.setdefault(part, {})
     at[key] = value
+    copy["engine"]["rehearsal"] |= name == "engine.rehearsal_tokens"
     if name == "engine.kind":
         copy["engine"]["urls"] = []
     return copy

@@ -128,6 +128,11 @@ class Engine(Section):
         False,
         description="Dummy weights: no canary, simulated acceptance allowed, results labelled.",
     )
+    rehearsal_tokens: tuple[int, int] | None = data(
+        None,
+        description="Rehearsals only, since dummy weights never stop: completion lengths are fixed "
+        "per row, drawn from a log-normal distribution with this median and 95th percentile.",
+    )
     reconnect_s: Annotated[float, Field(gt=0)] = speed(
         120.0,
         description="Seconds to wait for a server to come back before the job stops. Rows that "
@@ -302,6 +307,8 @@ class Config(Section):
             raise ValueError("engine.urls: kind `attach` needs the URL of a running server")
         if self.engine.kind != "attach" and self.engine.urls:
             raise ValueError("engine.urls: only kind `attach` takes URLs; remove them")
+        if self.engine.rehearsal_tokens and not self.engine.rehearsal:
+            raise ValueError("engine.rehearsal_tokens: only for a rehearsal; set engine.rehearsal")
         if self.audit.suspicious_share > self.audit.worthless_share:
             raise ValueError("audit.suspicious_share: must not exceed audit.worthless_share")
         return self

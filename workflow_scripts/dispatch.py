@@ -98,7 +98,9 @@ class Pool:
             settings.stall_timeout_s + settings.slowest_token_s * sampling.max_new_tokens
         )
 
-    async def ask(self, prompt_ids: list[int], seed: int) -> tuple[Answer, int] | Failure:
+    async def ask(
+        self, prompt_ids: list[int], seed: int, fixed: int | None = None
+    ) -> tuple[Answer, int] | Failure:
         """Ask until there is a usable answer or no attempt is left.
 
         Returns:
@@ -113,7 +115,7 @@ class Pool:
             error: EngineError | None = None
             answer: Answer | None = None
             try:
-                answer = await self._once(place, prompt_ids, seed)
+                answer = await self._once(place, prompt_ids, seed, fixed)
                 if what := fault(answer, self.vocab_size):
                     error = EngineError("engine_error", f"{place.engine.url}: {what}")
             except EngineError as caught:
@@ -152,14 +154,16 @@ class Pool:
             )
         return self.sampling.model_copy(update={"max_new_tokens": room})
 
-    async def _once(self, place: Place, prompt_ids: list[int], seed: int) -> Answer:
+    async def _once(
+        self, place: Place, prompt_ids: list[int], seed: int, fixed: int | None
+    ) -> Answer:
         sampling = self._fitted(len(prompt_ids), place.context)
         task = asyncio.current_task()
         assert task is not None
         place.task = task
         try:
             async with asyncio.timeout(self.request_s):
-                return await place.engine.ask(Ask(place.rid, prompt_ids, seed), sampling)
+                return await place.engine.ask(Ask(place.rid, prompt_ids, seed, fixed), sampling)
         except TimeoutError:
             await abort(place)
             what = f"{place.engine.url}: no answer within {self.request_s:.0f} s"

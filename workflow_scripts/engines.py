@@ -34,11 +34,13 @@ KEEPALIVE_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: `rid` is unique per attempt, `seed` belongs to the row and its turn."""
+    """One request: `rid` is unique per attempt, `seed` belongs to the row and its turn. `fixed` is
+    the exact number of tokens to generate, in rehearsals."""
 
     rid: str
     prompt_ids: list[int]
     seed: int
+    fixed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +213,10 @@ class SGLang(HttpEngine):
                 "top_p": s.top_p,
                 "top_k": s.top_k,
                 "min_p": s.min_p,
-                "max_new_tokens": s.max_new_tokens,
+                "max_new_tokens": ask.fixed or s.max_new_tokens,
                 "sampling_seed": ask.seed,
-                "stop_token_ids": self.end_ids,
+                "stop_token_ids": None if ask.fixed else self.end_ids,
+                "ignore_eos": ask.fixed is not None,
             },
         }
         return self._understood(_read_sglang, await self._json("POST", "/generate", None, body))

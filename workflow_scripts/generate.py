@@ -23,7 +23,7 @@ from workflow_scripts.config import Config, ConfigError, read_run
 from workflow_scripts.dispatch import Failure, NoServer, OwnPlaces, Places, Pool
 from workflow_scripts.engines import EngineError, http_transport, open_engines
 from workflow_scripts.host_places import host_places
-from workflow_scripts.identity import digest, model_vocab_size, request_seed
+from workflow_scripts.identity import digest, model_vocab_size, rehearsal_length, request_seed
 from workflow_scripts.journal import Journal, Place, wait_for
 from workflow_scripts.progress import Progress, say, write_atomically
 from workflow_scripts.prompts import PromptError, Prompts
@@ -123,7 +123,9 @@ class Shard:
             prompt_ids = row.next_prompt
             record = self._unfit(prompt_ids)
             if record is None:
-                found = await pool.ask(prompt_ids, row.next_seed)
+                spread = self.config.engine.rehearsal_tokens
+                fixed = rehearsal_length(spread, row.row_id, len(row.turns)) if spread else None
+                found = await pool.ask(prompt_ids, row.next_seed, fixed)
                 if isinstance(found, Failure):
                     record = {name: getattr(found, name) for name in Failure.__slots__}
                 else:

@@ -6,7 +6,7 @@ the next one and no server drains; at the end of a run the last rows spread over
 job that dies gives its places back by its closed connection, and its requests are aborted.
 
 A server that ends, or stands still, is started again. The daemon ends with its servers when it is
-told to, or when no job has been connected for `engine.idle_s`.
+told to, or when no job has been connected for `engine.idle_s` and none is to come.
 
 Messages are lines of JSON. Job: {"op": "hello", "spec", "shard", "concurrency"}, {"op": "take"},
 {"op": "free", "lease", "tokens", "fault"}, {"op": "stop"}. Daemon: {"capacity"}, {"lease", "url",
@@ -38,6 +38,7 @@ from workflow_scripts.prompts import Prompts
 from workflow_scripts.server import CanaryFailed, Server, StartFailed
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
+from workflow_scripts.workflow import is_held
 
 DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
 RESTART_PAUSE_S = 2.0  # doubled for each start in a row that failed
@@ -82,6 +83,7 @@ class Host:
 
     def __init__(self, config: Config, run_hash: str, seats: list[Seat]):
         self.config = config
+        self.run_hash = run_hash
         self.spec = spec(config, run_hash)
         self.seats = seats
         self.jobs: list[Job] = []
@@ -136,8 +138,8 @@ class Host:
                 elif op == "free":
                     self._free(job, message)
                 await writer.drain()
-        except (ConnectionError, ValueError, KeyError):
-            pass
+        except (ConnectionError, ValueError, KeyError, asyncio.CancelledError):
+            pass  # the job is gone, or the daemon ends
         finally:
             await self._gone(job)
             writer.close()
@@ -253,10 +255,20 @@ class Host:
             await self.metrics.write(self.seats)
 
     async def idle(self) -> None:
-        while self.jobs or time.monotonic() - self.last_job < self.config.engine.idle_s:
+        """End when nobody needs the servers: no job for a while, and none to come."""
+        while True:
             await asyncio.sleep(0.2)
+            since = time.monotonic() - self.last_job
+            if not self.jobs and since > self.config.engine.idle_s and not self._more_to_come():
+                break
         say(f"no job for {self.config.engine.idle_s:g} s; the servers stop")
         self.stopping.set()
+
+    def _more_to_come(self) -> bool:
+        """Whether the run still goes on and has shards left: Snakemake may take its time."""
+        out = Path(self.config.output_dir)
+        done = len(list((out / "generate" / self.run_hash).glob("shard-*.json")))
+        return done < self.config.shards and is_held(out / ".lock")
 
 
 def lease_gpus(config: Config) -> list[Seat]:

@@ -3,8 +3,10 @@
 import ast
 import hashlib
 import json
+import math
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import orjson
@@ -92,6 +94,14 @@ def shard_of(row: str, shards: int) -> int:
 def request_seed(seed: int, row: str, turn: int) -> int:
     """Seed of one request, 31 bits (SGLang takes an int32)."""
     return int(digest(str(seed), row, str(turn))[:8], 16) & 0x7FFFFFFF
+
+
+def rehearsal_length(spread: tuple[int, int], row: str, turn: int) -> int:
+    """Tokens of a rehearsed completion: log-normal with the given median and 95th percentile."""
+    median, p95 = spread
+    share = (int(digest("length", row, str(turn))[:13], 16) + 0.5) / 16**13
+    sigma = math.log(p95 / median) / NormalDist().inv_cdf(0.95)
+    return max(1, round(median * math.exp(sigma * NormalDist().inv_cdf(share))))
 
 
 def file_sha256(path: Path) -> str:
@@ -221,6 +231,7 @@ def run_identity(config: Config) -> dict[str, Any]:
         "sampling": config.sampling.model_dump(mode="json"),
         "engine": config.engine.kind,
         "numeric_flags": numeric_flags(config.engine.server),
+        "rehearsal_tokens": config.engine.rehearsal_tokens,
         "embedded_numerics": NUMERICS if config.engine.kind == "embedded" else None,
     }
 

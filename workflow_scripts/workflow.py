@@ -126,10 +126,11 @@ _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
 
 def stage_function(root: str) -> str:
     """A shell function for the rules: `stage NAME ...` runs a script with the Python that runs
-    Snakemake, not with whatever `python` the path has. Braces are doubled for Snakemake."""
+    Snakemake, not with whatever `python` the path has. Braces are doubled for Snakemake, whose own
+    prefix this one replaces: without pipefail a script that fails before `tee` would pass."""
     path = f"{root}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     python = f'PYTHONPATH="{path}" "{sys.executable}" -m workflow_scripts."$@"'
-    return f"stage() {{{{ {python}; }}}}; "
+    return f"set -euo pipefail; stage() {{{{ {python}; }}}}; "
 
 
 def round_path(journals: Path, shard: str, shards: int) -> Path:
@@ -164,6 +165,18 @@ def hold(path: Path) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds a lock file."""
+    try:
+        with path.open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def runtime_dir(out: str) -> Path:

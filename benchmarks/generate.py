@@ -1,6 +1,6 @@
 """Rows a second of a whole generate job beside a bare client of the same HTTP library.
 
-    python -m benchmarks.generate [--rows 10000] [--in-flight 64 256] [--repeats 3]
+    python -m benchmarks.generate [--rows 10000] [--in-flight 64 256] [--answer-tokens 16 64]
 
 Both ask the same stand-in server, which answers at once, for the same prompts, in turn within one
 run; the machine's own speed drifts, so the ratio is what counts. The bare client sends ready-made
@@ -44,7 +44,7 @@ from workflow_scripts.tables import SHARD
 QUESTION = (
     "Question {}: a train leaves at nine and drives ninety kilometres an hour; when is it there?"
 )
-ANSWER_TOKENS = (900, 1100)  # about 4 KB of JSON
+LONG_ANSWERS = (900, 1100)  # tokens; about 4 KB of JSON
 
 
 def write_rows(path: Path, rows: int, start: int = 0) -> None:
@@ -131,13 +131,15 @@ class Clock:
         self.cpu = time.process_time() - self.start[1]
 
 
-def speed(rows: int, levels: list[int], repeats: int) -> dict[str, Any]:
+def speed(
+    rows: int, levels: list[int], repeats: int, answer_tokens: tuple[int, int]
+) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
         make_model(folder / "model")
         write_rows(folder / "rows.parquet", rows)
-        with stand_in(answer_tokens=ANSWER_TOKENS, max_running=512) as server:
+        with stand_in(answer_tokens=answer_tokens, max_running=512) as server:
             for in_flight in levels:
                 config = configuration(folder, server.url, in_flight)
                 ready = bodies(folder / "rows.parquet", config)
@@ -175,7 +177,7 @@ def memory(shard_counts: list[int], rows_per_shard: int) -> dict[str, Any]:
             folder = Path(tmp)
             make_model(folder / "model")
             generated = folder / "generate/bench"
-            with stand_in(answer_tokens=ANSWER_TOKENS, max_running=512) as server:
+            with stand_in(answer_tokens=LONG_ANSWERS, max_running=512) as server:
                 config = configuration(folder, server.url, 64, shards)
                 run = {"config": config.model_dump(mode="json"), "identity": {"run_hash": "bench"}}
                 (folder / "run.json").write_text(json.dumps(run))
@@ -240,6 +242,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--in-flight", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--answer-tokens", type=int, nargs=2, default=[16, 64])
     parser.add_argument("--memory", action="store_true", help="measure memory in place of speed")
     parser.add_argument("--shards", type=int, nargs="+", default=[8, 800])
     parser.add_argument("--rows-per-shard", type=int, default=250)
@@ -248,7 +251,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.memory:
         result = memory(args.shards, args.rows_per_shard)
     else:
-        result = speed(args.rows, args.in_flight, args.repeats)
+        low, high = args.answer_tokens
+        result = speed(args.rows, args.in_flight, args.repeats, (low, high))
+        result["answer_tokens"] = [low, high]
         result["peak_rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     result["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
     if args.output:

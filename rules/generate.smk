@@ -11,7 +11,7 @@ rule generate:
         f"{OUT}/logs/generate/shard-{{shard}}.benchmark.tsv"
     wildcard_constraints:
         shard=r"\d{4}",
-    threads: 1
+    threads: RUN.threads()
     resources:
         place=1,
     params:

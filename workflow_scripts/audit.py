@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 import polars as pl
-import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from workflow_scripts.config import Audit, ConfigError, read_run
@@ -21,7 +20,7 @@ from workflow_scripts.conversation import Reject, Turn, prompt_hash, read_conver
 from workflow_scripts.identity import digest, tokenizer_file
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.read_input import Counts, Line, input_files, read_lines
-from workflow_scripts.tables import AUDIT, table_writer
+from workflow_scripts.tables import AUDIT, read_batches, table_writer
 
 BATCH = 2048
 TOP = 10  # repeated responses shown
@@ -169,7 +168,7 @@ def repeated_responses(part: Path, audit: Audit) -> pl.DataFrame:
 def flag(part: Path, target: Path, repeated: set[str]) -> None:
     """Write the final rows: those of a repeated response get their class, and all a flag."""
     with table_writer(target, AUDIT, BATCH) as writer:
-        for batch in pq.ParquetFile(part).iter_batches(BATCH):
+        for batch in read_batches(part, BATCH):
             rows = batch.to_pylist()
             for row in rows:
                 if row["response_class"] == "normal":

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from workflow_scripts.answers import split
 from workflow_scripts.config import Dataset, Filters, read_run
 from workflow_scripts.conversation import prompt_hash
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.prompts import Message, PromptError, Prompts
-from workflow_scripts.tables import DROPPED, IDS, TRAIN, TableWriter, table_writer
+from workflow_scripts.tables import DROPPED, IDS, TRAIN, TableWriter, read_batches, table_writer
 
 BATCH = 512
 
@@ -218,7 +217,7 @@ def build(
     dropped: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     with table_writer(folder / "rejected.parquet", DROPPED) as rejected:
-        for batch in pq.ParquetFile(completions).iter_batches(BATCH):
+        for batch in read_batches(completions, BATCH):
             for row in batch.to_pylist():
                 for sample in samples(row, prompts, settings.validation_fraction):
                     classes[sample.fields["class"]] += 1

@@ -11,12 +11,11 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from workflow_scripts.config import read_run
 from workflow_scripts.identity import file_sha256
 from workflow_scripts.progress import say
-from workflow_scripts.tables import COMPLETIONS, FAILED, table_writer
+from workflow_scripts.tables import COMPLETIONS, FAILED, read_batches, table_writer
 
 BATCH = 1024
 
@@ -52,7 +51,7 @@ def completed(batch: pa.Table) -> pa.Table:
 
 def kept_rows(path: Path, run_hash: str) -> Iterator[pa.Table]:
     """The kept rows in the merged form: no turn was generated for them."""
-    for batch in pq.ParquetFile(path).iter_batches(BATCH):
+    for batch in read_batches(path, BATCH):
         rows = pa.Table.from_batches([batch])
         columns = {name: rows[name] for name in rows.column_names}
         columns["old_response_tokens"] = columns.pop("response_tokens")
@@ -77,7 +76,7 @@ def merge(
         check(path)
     with table_writer(completions, COMPLETIONS) as good, table_writer(failed, FAILED) as bad:
         for path in shards:
-            for record_batch in pq.ParquetFile(path).iter_batches(BATCH):
+            for record_batch in read_batches(path, BATCH):
                 batch = pa.Table.from_batches([record_batch])
                 good.add_table(completed(batch))
                 bad.add_table(

@@ -141,6 +141,13 @@ TABLES = {
 }
 
 
+def read_batches(path: Path, rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a Parquet file, holding one row group at a time. (pyarrow's own default keeps
+    every row group that was read ahead until the end: the whole file.)"""
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        yield from file.iter_batches(rows)
+
+
 class TableWriter:
     """Appends rows to a Parquet file in row groups, holding one group in memory."""
 

@@ -16,6 +16,9 @@ from workflow_scripts.identity import digest, file_sha256, run_hash, run_identit
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
 
+# Shards open at once beyond one a GPU. A shard's last long answers can outlast the rest of the next
+# shard; as long as some open shard has rows left to ask, no server runs short of work.
+OPEN_SHARDS = 5
 RETRY_TARGET = "retry_failed"
 RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
 
@@ -92,10 +95,15 @@ class Run:
             places = 1
         else:
             try:
-                places = len(usable_gpus(self.config.engine.gpus)) + 1
+                places = len(usable_gpus(self.config.engine.gpus)) + OPEN_SHARDS
             except ConfigError:
                 return
         self.workflow.global_resources.setdefault("place", places)
+
+    def threads(self) -> int:
+        """Cores that a generating job counts for: with servers elsewhere it only waits, and more
+        shards than cores may be open."""
+        return 1 if self.config.engine.kind == "embedded" else 0
 
     def stop(self) -> None:
         """Stop this host's servers at the end of a run, whatever it was."""

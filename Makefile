@@ -67,7 +67,7 @@ format: $(VENV)/dev.done
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/snakefmt Snakefile rules
 
 docs: $(VENV)/core.done
-	$(BIN)/python -m workflow_scripts.config --write
+	$(BIN)/python -m workflow_scripts.config_docs --write
 	$(BIN)/python -m workflow_scripts.tables --write
 
 # Needs uv. Universal: one lock for every platform and Python from 3.11 on.

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from conftest import make_model
 
-from workflow_scripts import config as config_module
-from workflow_scripts import tables
+from workflow_scripts import config_docs, tables
 from workflow_scripts.config import Config, ConfigError, canonical, load, walk
 from workflow_scripts.identity import NUMERIC_FLAGS, numeric_flags
 from workflow_scripts.workflow import Run
@@ -58,8 +57,8 @@ def test_one_input_may_stand_alone(values: dict[str, Any]) -> None:
 
 
 def test_generated_files_are_current() -> None:
-    assert (ROOT / config_module.DOCS_FILE).read_text() == config_module.docs_text()
-    assert (ROOT / config_module.SCHEMA_FILE).read_text() == config_module.schema_text()
+    assert (ROOT / config_docs.DOCS_FILE).read_text() == config_docs.docs_text()
+    assert (ROOT / config_docs.SCHEMA_FILE).read_text() == config_docs.schema_text()
     assert (ROOT / tables.DOCS_FILE).read_text() == tables.docs_text()
 
 

@@ -16,19 +16,8 @@ from typing import Any
 
 import pytest
 
-from workflow_scripts.watch import (
-    EVENTS_SHOWN,
-    TAIL_BYTES,
-    Files,
-    State,
-    cells,
-    clean,
-    clip,
-    fit,
-    main,
-    read_state,
-    render,
-)
+from workflow_scripts.run_state import EVENTS_SHOWN, TAIL_BYTES, Files, State, clean, read_state
+from workflow_scripts.watch import cells, clip, fit, main, render
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW = 1_800_000_000.0

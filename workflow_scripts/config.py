@@ -1,6 +1,6 @@
 """The configuration: one source of defaults, documentation and JSON schema.
 
-`python -m workflow_scripts.config --write` regenerates config/schema.json and
+`python -m workflow_scripts.config_docs --write` makes config/schema.json and
 docs/configuration.md from these models; a test holds that they are current.
 
 Every field says what a change of it does: `data` (it is part of a stage's parameters, so that
@@ -8,16 +8,12 @@ stage runs again), `layout` (stages run again, but no answered row is asked agai
 (nothing runs again).
 """
 
-import argparse
 import difflib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-SCHEMA_FILE = Path("config/schema.json")
-DOCS_FILE = Path("docs/configuration.md")
 
 
 class ConfigError(Exception):
@@ -382,50 +378,3 @@ def canonical(value: Any) -> str:
 
 def _as_dict(value: BaseModel) -> Any:
     return value.model_dump(mode="json")
-
-
-def schema_text() -> str:
-    return json.dumps(Config.model_json_schema(), indent=2) + "\n"
-
-
-def docs_text() -> str:
-    """docs/configuration.md: a table per section."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made from the models in `workflow_scripts/config.py` by `make docs`; a test keeps it "
-        "current. `config/schema.json` is the same as JSON schema, for editors.",
-        "",
-        "*Changes*: `data` means that the stages that use the key run again; `layout` that they "
-        "do, but no answered row is asked again; `speed` that nothing does. An unknown key is an "
-        "error.",
-    ]
-    current = None
-    for name, field, changes in walk(Config):
-        head, _, key = name.rpartition(".")
-        if head != current:
-            current = head
-            title = f"`{head}`" if head else "Top level"
-            lines += ["", f"## {title}", "", "| key | default | changes | meaning |"]
-            lines += ["|---|---|---|---|"]
-        default = "required" if field.is_required() else f"`{canonical(field.default)}`"
-        meaning = (field.description or "").replace("|", "\\|")
-        lines.append(f"| `{key}` | {default} | {changes} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Write or show the schema and the documentation.")
-    parser.add_argument("--write", action="store_true", help="regenerate both files")
-    args = parser.parse_args(argv)
-    if not args.write:
-        print(docs_text())
-        return 0
-    for path, text in ((SCHEMA_FILE, schema_text()), (DOCS_FILE, docs_text())):
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {path}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -24,6 +24,7 @@ PROMPT_VERSION = 1
 # through `params:`.
 SPEED_ONLY = {
     "config",
+    "config_docs",
     "dispatch",
     "embedded_model",
     "embedded_server",
@@ -37,6 +38,7 @@ SPEED_ONLY = {
     "check_machine",
     "check_software",
     "read_sglang_flags",
+    "run_state",
     "sglang_flags",
     "watch",
     "staging",

@@ -1,5 +1,6 @@
 """A small model folder, workspaces to run the workflow in, and the stand-in server."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
@@ -199,16 +201,24 @@ class Workspace:
         return self.out / "generate" / self.run_hash()
 
 
+def processes(text: str) -> list[int]:
+    """Living processes with `text` in their command line or as their working folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        told = process.info
+        if told["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if text == told["cwd"] or any(text in word for word in told["cmdline"] or []):
+            found.append(process.pid)
+    return found
+
+
 def kill_all(process: subprocess.Popen[str], folder: Path) -> None:
     """SIGKILL of everything: Snakemake and whatever runs in the workspace."""
     os.killpg(process.pid, signal.SIGKILL)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if Path(os.readlink(entry / "cwd")) == folder:
-                    os.kill(int(entry.name), signal.SIGKILL)
-            except OSError:
-                continue
+    for pid in processes(str(folder)):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     process.wait()
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import Log, Workspace, chat, kill_all, stand_in
+from conftest import Log, Workspace, chat, kill_all, processes, stand_in
 from test_reruns import answered
 
 from workflow_scripts.config import load
@@ -23,6 +22,7 @@ IN_FLIGHT = 4
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Everything is killed with SIGKILL ten times, then the run ends by itself."""
     seed = int(os.environ.get("TRACEMILL_SEED", random.SystemRandom().randrange(10**6)))
@@ -86,15 +86,10 @@ def test_ctrl_c(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=30)
         assert process.returncode != 0 and "the next run goes on" in output, output
-        assert not running_in(work.folder)
+        assert not processes(str(work.folder))
         done = work.run()
     assert done.code == 0, done.output
     assert log.count() <= 40 + 2
-
-
-def running_in(folder: Path) -> list[str]:
-    found = subprocess.run(["pgrep", "-af", str(folder)], capture_output=True, text=True)
-    return found.stdout.splitlines()
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:

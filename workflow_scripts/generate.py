@@ -22,7 +22,7 @@ from workflow_scripts.answers import classify, texts
 from workflow_scripts.config import Config, ConfigError, read_run
 from workflow_scripts.dispatch import Failure, NoServer, OwnPlaces, Places, Pool
 from workflow_scripts.engines import EngineError, http_transport, open_engines
-from workflow_scripts.host_places import host_places
+from workflow_scripts.host_places import HostPlaces
 from workflow_scripts.identity import digest, model_vocab_size, rehearsal_length, request_seed
 from workflow_scripts.journal import Journal, Place, wait_for
 from workflow_scripts.progress import Progress, say, write_atomically
@@ -258,7 +258,7 @@ async def open_pool(config: Config, shard: Shard) -> AsyncIterator[Pool]:
             http = await stack.enter_async_context(http_transport())
             number = shard.progress.shard
             places = await stack.enter_async_context(
-                host_places(config, shard.run_hash, number, end_ids, http, say)
+                HostPlaces(config, shard.run_hash, number, end_ids, http, say)
             )
         else:
             engines = await stack.enter_async_context(open_engines(config, end_ids, say))

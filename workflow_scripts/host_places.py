@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,12 @@ class HostPlaces:
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> "HostPlaces":
         reader = await self._connect()
         self._reader = asyncio.create_task(self._read(reader))
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
@@ -189,20 +190,3 @@ class HostPlaces:
             self._send({"op": "free", "lease": place.rid, "tokens": tokens, "fault": fault})
         if error is not None and error.reason == "unreachable":
             await asyncio.sleep(0.5)  # until the daemon has noticed that the server is gone
-
-
-@asynccontextmanager
-async def host_places(
-    config: Config,
-    run_hash: str,
-    shard: int,
-    end_ids: list[int],
-    http: httpx.AsyncBaseTransport,
-    say: Callable[[str], None],
-) -> AsyncIterator[HostPlaces]:
-    places = HostPlaces(config, run_hash, shard, end_ids, http, say)
-    await places.open()
-    try:
-        yield places
-    finally:
-        await places.close()

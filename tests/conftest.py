@@ -206,7 +206,7 @@ def processes(text: str) -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
         told = process.info
-        if told["status"] == psutil.STATUS_ZOMBIE:
+        if told["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
             continue
         if text == told["cwd"] or any(text in word for word in told["cmdline"] or []):
             found.append(process.pid)

@@ -21,7 +21,6 @@ RETRY = {
     "unclosed_thinking": "by policy",
     "engine_error": "yes",
 }
-USABLE = tuple(name for name in RETRY if name != "engine_error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from conftest import make_model
 
 from workflow_scripts import config_docs, tables
 from workflow_scripts.config import Config, ConfigError, canonical, load, walk
-from workflow_scripts.identity import NUMERIC_FLAGS, numeric_flags
+from workflow_scripts.identity import NUMERIC_FLAGS, numeric_flags, run_identity
 from workflow_scripts.workflow import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +50,19 @@ def test_faults_are_named(values: dict[str, Any], change: dict[str, Any], messag
     with pytest.raises(ConfigError) as caught:
         load(values | change)
     assert message in str(caught.value)
+
+
+def test_thinking_without_think_tokens_is_named_before_any_job(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    """Seen on a GPU machine: eight shards failed one by one after the audit."""
+    run_identity(load(values))
+    file = tmp_path / "model/tokenizer.json"
+    file.write_text(file.read_text().replace("</think>", "</thought>"))
+    with pytest.raises(ConfigError, match=r"model\.thinking: .* set model\.thinking to false"):
+        run_identity(load(values))
+    values["model"]["thinking"] = False
+    run_identity(load(values))
 
 
 def test_one_input_may_stand_alone(values: dict[str, Any]) -> None:

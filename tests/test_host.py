@@ -7,18 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pytest
 from conftest import IM_END, THINK_CLOSE, VOCAB, Log, Workspace, chat, kill_all, processes
 
-from workflow_scripts.config import ConfigError, load
-from workflow_scripts.engines import Facts
+from workflow_scripts.config import ConfigError
 from workflow_scripts.gpus import all_gpus, lease, usable_gpus
-from workflow_scripts.host import Host, Job, Seat
-from workflow_scripts.workflow import Run
 
 FAKE = Path(__file__).parent / "fake_gpus"
 STAND_IN = {
@@ -180,55 +176,6 @@ def test_seven_gpus(gpus: Gpus) -> None:
     assert {line["server"] for line in ready} == {str(i) for i in range(7)}
     assert {line["event"] for line in lines if "event" in line} >= {"started", "ready", "stopped"}
     assert max(line["in_flight"] for line in ready) <= 5  # a little above max_running
-
-
-class Told:
-    """A job's connection that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, line: bytes) -> None:
-        self.lines.append(json.loads(line))
-
-
-def test_places_that_fall_free_go_to_the_next_shard(gpus: Gpus) -> None:
-    """By hand: three places, the first shard has two requests, the second five. The second gets
-    the place left over, then each one that falls free: the server stays full until the end."""
-    work = workspace(gpus, 1)
-    config = load(work.config | {"output_dir": str(work.out)})
-    seat = Seat(0, all_gpus(lambda command: H200)[0], lock=open(os.devnull))  # noqa: SIM115
-    seat.state, seat.limit, seat.facts = "ready", 3, Facts(3, 4096, {})
-    seat.server = SimpleNamespace(engine=SimpleNamespace(url="http://x"), started=0.0)  # type: ignore[assignment]
-    host = Host(config, "hash", [seat])
-    first, second = Job(Told(), "0000"), Job(Told(), "0001")  # type: ignore[arg-type]
-    host.jobs = [first, second]
-    first.waiting.extend([None] * 2)
-    second.waiting.extend([None] * 5)
-    host.grant()
-    assert (len(first.leases), len(second.leases)) == (2, 1)
-    full = []
-    while lease := next(iter(first.leases or second.leases), None):
-        owner = first if lease in first.leases else second
-        host._free(owner, {"lease": lease, "tokens": 10, "fault": None})
-        full.append(len(seat.leases))
-    assert full == [3, 3, 3, 3, 2, 1, 0]
-    assert seat.tokens == 70 and len(first.writer.lines) == 2  # type: ignore[attr-defined]
-
-
-def test_more_shards_are_open_than_gpus(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen on an H200 with two open shards: both waited for their last long answers while four
-    more had not begun."""
-    gpus.set(1)
-    work = workspace(gpus, 1)
-    monkeypatch.chdir(work.folder)
-    snakemake = SimpleNamespace(global_resources={})
-    run = Run(load(work.config), snakemake)
-    run.limit()
-    assert snakemake.global_resources == {"place": 6} and run.threads() == 0
 
 
 def test_two_failing_shards(gpus: Gpus) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -304,6 +305,21 @@ def test_interrupted(made: Made) -> None:
     assert "shards    0 done | 0 running | 1 stopped | 1 waiting" in view
     os.utime(made.path / "run.json", (NOW, NOW))  # started again; the servers load the model
     assert "STOPPED | no job wrote for 2:00 | run.json is 1:00 old" in made.view(now=NOW + 60)
+
+
+def test_between_two_shards_the_run_still_runs(made: Made) -> None:
+    """Snakemake starts a job after the one before: for seconds no job writes."""
+    made.begin([10, 10])
+    made.over(0, 10, 0, 100)
+    assert made.state().status == "stopped"
+    made.put(".lock", f"{os.getpid()} {socket.gethostname()}")
+    assert made.state().status == "running"
+    made.put(".lock", f"{os.getpid()} another-host")
+    assert made.state().status == "stopped"  # nothing is known of that host's processes
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    made.put(".lock", f"{gone.pid} {socket.gethostname()}")
+    assert made.state().status == "stopped"
 
 
 def test_a_shard_with_too_many_failures_is_not_finished(made: Made) -> None:

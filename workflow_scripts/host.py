@@ -41,6 +41,7 @@ from workflow_scripts.staging import staged, unstage
 from workflow_scripts.workflow import is_held
 
 DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
+SHORT_LOOKS = 4  # looks in a row that find places free before it is said
 RESTART_PAUSE_S = 2.0  # doubled for each start in a row that failed
 
 
@@ -250,9 +251,23 @@ class Host:
                 return f"no progress for {stall:.0f} s with {len(seat.leases)} requests in flight"
 
     async def measure(self) -> None:
+        short = 0
         while True:
             await asyncio.sleep(self.config.engine.metrics_s)
             await self.metrics.write(self.seats)
+            short = short + 1 if self._short_of_work() else 0
+            if short == SHORT_LOOKS:
+                text = "places stand free while shards wait; raise --resources place=N"
+                say(text)
+                self.metrics.event(None, "short of work", text)
+
+    def _short_of_work(self) -> bool:
+        """Whether a fifth of the places stands free although some shard is not open yet."""
+        ready = [seat for seat in self.seats if seat.state == "ready"]
+        free = sum(seat.limit - len(seat.leases) for seat in ready)
+        asked = any(job.waiting for job in self.jobs)
+        few = bool(self.jobs) and not asked and free * 5 > sum(seat.limit for seat in ready)
+        return few and self._shards_left() > len(self.jobs)
 
     async def idle(self) -> None:
         """End when nobody needs the servers: no job for a while, and none to come."""
@@ -266,9 +281,11 @@ class Host:
 
     def _more_to_come(self) -> bool:
         """Whether the run still goes on and has shards left: Snakemake may take its time."""
-        out = Path(self.config.output_dir)
-        done = len(list((out / "generate" / self.run_hash).glob("shard-*.json")))
-        return done < self.config.shards and is_held(out / ".lock")
+        return self._shards_left() > 0 and is_held(Path(self.config.output_dir) / ".lock")
+
+    def _shards_left(self) -> int:
+        folder = Path(self.config.output_dir) / "generate" / self.run_hash
+        return self.config.shards - len(list(folder.glob("shard-*.json")))
 
 
 def lease_gpus(config: Config) -> list[Seat]:

@@ -60,6 +60,11 @@ NUMERIC_FLAGS = {
     "speculative_accept_threshold_single": 1.0,
     "speculative_accept_threshold_acc": 1.0,
 }
+THINK_TOKENS = ("<think>", "</think>")
+NO_THINKING = (
+    "model.thinking: the tokenizer has no <think> and </think> tokens, so this model has no "
+    "thinking mode; set model.thinking to false"
+)
 FLAG_VALUE_ALIASES = {("speculative_algorithm", "NEXTN"): "EAGLE"}
 
 
@@ -213,7 +218,8 @@ def run_identity(config: Config) -> dict[str, Any]:
     """Everything that determines an answer; its hash is the run's hash.
 
     Raises:
-        ConfigError: the model folder or its tokenizer is missing.
+        ConfigError: the model folder or its tokenizer is missing; thinking is asked of a model
+            without think tokens.
     """
     folder = Path(config.model.path)
     tokenizer = tokenizer_file(config)
@@ -221,11 +227,14 @@ def run_identity(config: Config) -> dict[str, Any]:
         if not path.is_file():
             hint = "run `make setup`" if config.engine.kind == "embedded" else "check model.path"
             raise ConfigError(f"model.path: {path} does not exist; {hint}")
+    text = tokenizer.read_bytes()
+    if config.model.thinking and not all(f'"{t}"'.encode() in text for t in THINK_TOKENS):
+        raise ConfigError(NO_THINKING)
     return {
         "prompt_version": PROMPT_VERSION,
         "chat_template": digest(chat_template(config)),
         "special_tokens": special_tokens(config),
-        "tokenizer": file_sha256(tokenizer),
+        "tokenizer": hashlib.sha256(text).hexdigest(),
         "thinking": config.model.thinking,
         "model": digest(canonical(_read_json(folder / "config.json"))),
         "weights": weight_index(folder),

@@ -21,7 +21,22 @@ GAUGES = {
     "spec_accept_length": "accept_length",
     "num_retracted_requests_total": "retractions",
 }
-SAMPLE = re.compile(rb"^sglang:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+SAMPLE = re.compile(rb"^sglang:(\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+
+def counters(text: bytes) -> dict[str, float]:
+    """What a server's /metrics say, by our names.
+
+    `decoded` counts tokens as they are generated, those of unfinished answers too;
+    generation_tokens_total only moves when an answer ends.
+    """
+    found: dict[str, float] = {}
+    for name, labels, value in SAMPLE.findall(text):
+        if ours := GAUGES.get(name.decode()):
+            found[ours] = float(value)
+        elif name == b"realtime_tokens_total" and b'mode="decode"' in labels:
+            found["decoded"] = found.get("decoded", 0.0) + float(value)
+    return found
 
 
 class Metrics:
@@ -30,10 +45,12 @@ class Metrics:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
-        self._before: dict[int, tuple[float, int]] = {}
+        self._before: dict[int, tuple[float, float]] = {}
 
-    def event(self, server: int, what: str, text: str) -> None:
-        self._line({"t": time.time(), "event": what, "server": str(server), "text": text[:4000]})
+    def event(self, server: int | None, what: str, text: str) -> None:
+        """Something that befell a server, or with None the host."""
+        name = None if server is None else str(server)
+        self._line({"t": time.time(), "event": what, "server": name, "text": text[:4000]})
 
     def _line(self, entry: dict[str, Any]) -> None:
         self._file.write(orjson.dumps(entry) + b"\n")
@@ -44,9 +61,7 @@ class Metrics:
         for seat in seats:
             now = time.time()
             told = await self._told(seat) if seat.state == "ready" else {}
-            before = self._before.get(seat.number, (now, seat.tokens))
-            self._before[seat.number] = (now, seat.tokens)
-            elapsed = now - before[0]
+            speed = self._speed(seat.number, now, told.get("decoded", 0.0) if told else None)
             gpu = gpus.get(seat.gpu.uuid)
             server = seat.server
             self._line(
@@ -63,9 +78,7 @@ class Metrics:
                     "in_flight": len(seat.leases),
                     "limit": seat.limit,
                     "generated_tokens": seat.tokens,
-                    "tokens_per_s": round((seat.tokens - before[1]) / elapsed, 1)
-                    if elapsed > 0
-                    else None,
+                    "tokens_per_s": speed,
                     **{name: told.get(name) for name in GAUGES.values()},
                     "gpu_util": gpu.util if gpu else None,
                     "gpu_mem_mib": gpu.used_mib if gpu else None,
@@ -73,6 +86,17 @@ class Metrics:
                     "watts": gpu.watts if gpu else None,
                 }
             )
+
+    def _speed(self, server: int, now: float, decoded: float | None) -> float | None:
+        """Tokens per second since the line before; None where the counter began anew."""
+        if decoded is None:
+            self._before.pop(server, None)
+            return None
+        then, before = self._before.get(server, (now, decoded))
+        self._before[server] = (now, decoded)
+        if now <= then or decoded < before:
+            return None
+        return round((decoded - before) / (now - then), 1)
 
     async def _told(self, seat: Any) -> dict[str, Any]:
         """What the server says; missing where it does not answer in time."""
@@ -82,8 +106,5 @@ class Metrics:
                 loads = await seat.server.engine.loads()
                 found["running"] = sum(x["num_running_reqs"] for x in loads)
                 found["queued"] = sum(x["num_waiting_reqs"] for x in loads)
-                text = await seat.server.engine.prometheus()
-                for name, value in SAMPLE.findall(text):
-                    if ours := GAUGES.get(name.decode()):
-                        found[ours] = float(value)
+                found |= counters(await seat.server.engine.prometheus())
         return found

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 
 from workflow_scripts.config import Config, ConfigError
 from workflow_scripts.identity import (
+    NO_THINKING,
+    THINK_TOKENS,
     chat_template,
     end_token_ids,
     special_tokens,
@@ -113,14 +115,10 @@ class Prompts:
         self._template = compile_template(template)
         self._variables = {**special, "enable_thinking": thinking}
         self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
-        self.think_open = self.added.get("<think>")
-        self.think_close = self.added.get("</think>")
+        self.think_open, self.think_close = (self.added.get(token) for token in THINK_TOKENS)
         self.end_ids = frozenset(end_ids)
         if thinking and (self.think_open is None or self.think_close is None):
-            raise ConfigError(
-                "model.thinking: the tokenizer has no <think> and </think> tokens, so this model "
-                "has no thinking mode; set model.thinking to false"
-            )
+            raise ConfigError(NO_THINKING)
 
     @classmethod
     def from_config(cls, config: Config) -> "Prompts":

@@ -4,6 +4,7 @@ Only reads, takes no lock, and trusts no file: each may be missing, torn or of a
 """
 
 import os
+import socket
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from workflow_scripts.progress import STALE_S
 
 TAIL_BYTES = 1 << 20  # of metrics.jsonl: the most that one look reads
 SILENT_S = 15.0  # a server whose last line is older is marked stale
-MEAN_S = 300.0  # speeds are means over this time: tokens are counted when long answers end
+MEAN_S = 300.0  # speeds are means over this time: a server's counter moves in steps
 RECENT_SHOWN, EVENTS_SHOWN = 5, 4
 MOST_SHARDS = 9999  # as in the configuration
 Note = tuple[float, str]  # unix time, text
@@ -142,6 +143,14 @@ class Files:
             self.servers[name] = Server(name, state, url, when, values, speeds)
 
 
+def owner_lives(lock: Path) -> bool:
+    """Whether the process that the run's lock file names runs on this host."""
+    with suppress(OSError, ValueError):
+        pid, host = lock.read_text().split()
+        return host == socket.gethostname() and Path(f"/proc/{int(pid)}").is_dir()
+    return False
+
+
 def number(value: Any) -> float | None:
     """A number that can be one of a run's: no text, no NaN, none without bounds."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
@@ -230,5 +239,6 @@ def _read_shards(
     if count and state.stages["done"] == count:
         state.status = "finished"
     elif state.stages["waiting"] < count:
-        state.status = "running" if state.running else "stopped"
+        alive = bool(state.running) or owner_lives(state.path / ".lock")
+        state.status = "running" if alive else "stopped"
     return job_rates

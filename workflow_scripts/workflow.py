@@ -16,9 +16,18 @@ from workflow_scripts.identity import digest, file_sha256, run_hash, run_identit
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
 
-# Shards open at once beyond one a GPU. A shard's last long answers can outlast the rest of the next
-# shard; as long as some open shard has rows left to ask, no server runs short of work.
-OPEN_SHARDS = 5
+
+def open_shards(gpus: int) -> int:
+    """Shards open at once with this many GPUs.
+
+    An open shard ends with its longest answer, and until then the next ones feed the servers. With
+    F requests in flight and R rows a shard, about F / R * (longest / mean answer) shards wait so at
+    once; the longest answer is some ten times the mean. On two H200s with F = 294 and R = 275,
+    seven open shards ran dry every hundred seconds (docs/benchmarks.md).
+    """
+    return 12 + 3 * gpus
+
+
 RETRY_TARGET = "retry_failed"
 RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
 
@@ -87,15 +96,15 @@ class Run:
         """Limit `place`, the shards generated at once, to what this host has; a value that is set
         on the command line wins.
 
-        One more than there are GPUs, so that the last requests of a shard never leave a server
-        short of work. Where no GPU is found nothing is limited here: this may be the login node of
+        More than there are GPUs, so that the last requests of a shard never leave a server short
+        of work. Where no GPU is found nothing is limited here: this may be the login node of
         a cluster.
         """
         if self.config.engine.kind != "sglang":
             places = 1
         else:
             try:
-                places = len(usable_gpus(self.config.engine.gpus)) + OPEN_SHARDS
+                places = open_shards(len(usable_gpus(self.config.engine.gpus)))
             except ConfigError:
                 return
         self.workflow.global_resources.setdefault("place", places)
@@ -165,12 +174,12 @@ def hold(path: Path) -> IO[str]:
     except OSError:
         lock.seek(0)
         raise ConfigError(
-            f"{path.parent}: another run works there (process {lock.read().strip()}); "
+            f"{path.parent}: another run works there (process and host: {lock.read().strip()}); "
             "wait for it to end, or set another output_dir"
         ) from None
     lock.seek(0)
     lock.truncate()
-    lock.write(str(os.getpid()))
+    lock.write(f"{os.getpid()} {socket.gethostname()}")
     lock.flush()
     return lock
 

@@ -23,6 +23,7 @@ from workflow_scripts.watch import cells, clip, fit, main, render
 ROOT = Path(__file__).resolve().parent.parent
 NOW = 1_800_000_000.0
 RUN = "feedfacefeedface"
+RECORDED = Path(__file__).parent / "data/two-h200"
 
 
 class Made:
@@ -305,6 +306,20 @@ def test_interrupted(made: Made) -> None:
     assert "shards    0 done | 0 running | 1 stopped | 1 waiting" in view
     os.utime(made.path / "run.json", (NOW, NOW))  # started again; the servers load the model
     assert "STOPPED | no job wrote for 2:00 | run.json is 1:00 old" in made.view(now=NOW + 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "now"), [("watch-full", 1795972585.4), ("watch-one-killed", 1795972597.7)]
+)
+def test_a_row_per_gpu_as_seen_on_two_h200s(made: Made, name: str, now: float) -> None:
+    """Its own text of that moment, kept: both servers full of work, and one killed."""
+    lines = (RECORDED / "metrics.jsonl").read_text().splitlines(keepends=True)
+    made.log(*(line for line in lines if json.loads(line)["t"] <= now))
+    made.begin([275] * 16)
+    seen = (RECORDED / f"{name}.txt").read_text().splitlines()
+    table = seen[seen.index(next(x for x in seen if x.startswith("server "))) :][:3]
+    assert "\n".join(table) in made.view(150, now)
+    assert all(event.strip() in made.view(150, now) for event in seen[seen.index("events") + 1 :])
 
 
 def test_between_two_shards_the_run_still_runs(made: Made) -> None:

@@ -213,12 +213,14 @@ def processes(text: str) -> list[int]:
     return found
 
 
-def kill_all(process: subprocess.Popen[str], folder: Path) -> None:
-    """SIGKILL of everything: Snakemake and whatever runs in the workspace."""
-    os.killpg(process.pid, signal.SIGKILL)
+def kill_all(
+    process: subprocess.Popen[str], folder: Path, number: signal.Signals = signal.SIGKILL
+) -> None:
+    """A signal to everything: Snakemake and whatever runs in the workspace."""
+    os.killpg(process.pid, number)
     for pid in processes(str(folder)):
         with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     process.wait()
 
 

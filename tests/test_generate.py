@@ -1,7 +1,9 @@
 """One shard against the stand-in server: faults, resuming, multi-turn, what is written out."""
 
+import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -70,6 +72,17 @@ class Job:
     def run(self, url: str, retry_failed: bool = False, **settings: Any) -> dict[str, Any]:
         config = self.config(url, **settings)
         return generate(config, RUN, self.rows, 0, 99, self.out, retry_failed)
+
+    def start(self, url: str, **kwargs: Any) -> subprocess.Popen[str]:
+        """The same in a process of its own, with four requests in flight."""
+        run_file, manifest = self.folder / "run.json", self.folder / "manifest.json"
+        config = self.config(url, concurrency=4).model_dump(mode="json")
+        run_file.write_text(json.dumps({"config": config, "identity": {"run_hash": RUN}}))
+        manifest.write_text('{"asked": 10}')
+        command = [sys.executable, "-m", "workflow_scripts.generate", "--run", str(run_file)]
+        command += ["--shard", "0", "--input", str(self.rows), "--output", str(self.out)]
+        command += ["--manifest", str(manifest)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **kwargs)
 
     def table(self) -> pl.DataFrame:
         return pl.read_parquet(self.out / "shard-0000.parquet")
@@ -296,14 +309,7 @@ def test_sigterm_ends_in_order(job: Job, tmp_path: Path) -> None:
     """Answers stay, requests in flight are aborted on the server, status 130."""
     log = Log(tmp_path / "log")
     with stand_in(log=log.path, token_seconds=0.2, max_running=4) as server:
-        run_file = tmp_path / "run.json"
-        config = job.config(server.url, concurrency=4).model_dump(mode="json")
-        run_file.write_text(json.dumps({"config": config, "identity": {"run_hash": RUN}}))
-        (tmp_path / "manifest.json").write_text('{"asked": 10}')
-        command = [sys.executable, "-m", "workflow_scripts.generate", "--run", str(run_file)]
-        command += ["--shard", "0", "--input", str(job.rows), "--output", str(job.out)]
-        command += ["--manifest", str(tmp_path / "manifest.json")]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        process = job.start(server.url)
         while log.count() < 5:
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGTERM)
@@ -311,3 +317,38 @@ def test_sigterm_ends_in_order(job: Job, tmp_path: Path) -> None:
         assert process.returncode == 130 and "the next run goes on" in errors, errors
         assert server.requests()["running"] == 0
     assert all("output_ids" in record for record in job.journal())
+
+
+def test_a_full_disk_while_journalling(job: Job) -> None:
+    """The job says where, keeps what was written, and the next one asks only for the rest."""
+    log = Log(job.folder / "log")
+    with stand_in(log=log.path, max_running=4, answer_tokens=(20, 24)) as server:
+        limit = 1500  # bytes a file may have: some records of about 300
+
+        def small() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        process = job.start(server.url, preexec_fn=small)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 1, errors
+        assert "shard-0000.n1.jsonl" in errors and "File too large" in errors, errors
+        assert "Traceback" not in errors, errors
+        kept = len(job.journal())
+        assert 0 < kept < 10
+        before = log.count()
+        process = job.start(server.url)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0, errors
+    assert log.count() - before == 10 - kept
+    table = job.table()
+    assert table["row_id"].n_unique() == 10 and set(table["status"]) == {"completed"}
+
+
+def test_a_clock_that_jumps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour forth and back at every look: no request times out, none is asked twice."""
+    real, looks = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: real() + (3600, -3600)[next(looks) % 2])
+    with stand_in(token_seconds=0.02) as server:
+        counts = job.run(server.url, stall_timeout_s=5, slowest_token_s=0.1)
+        assert server.requests()["received"] == 10
+    assert counts["completed"] == 10 and next(looks) > 0

@@ -198,26 +198,26 @@ def test_two_failing_shards(gpus: Gpus) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("who", ["job", "snakemake", "daemon", "server", "all"])
-def test_sigkill(gpus: Gpus, who: str) -> None:
-    """Whoever is killed: nothing is lost, and no server outlives the idle time."""
+def test_ended_by_a_signal(gpus: Gpus, who: str, number: signal.Signals) -> None:
+    """Whoever is ended, however: nothing is lost, and no server outlives the idle time."""
     gpus.set(2, token_seconds=0.02)
     work = workspace(gpus, 80)
     process = work.start()
     while gpus.log.count() < 25:
         time.sleep(0.05)
-    daemon = pid_of("workflow_scripts.host", work.folder)
     if who == "server":
-        os.kill(gpus.starts()[0]["pid"], signal.SIGKILL)
+        os.kill(gpus.starts()[0]["pid"], number)
     elif who == "daemon":
-        os.kill(daemon, signal.SIGKILL)
+        os.kill(pid_of("workflow_scripts.host", work.folder), number)
     elif who == "job":
-        os.kill(pid_of("workflow_scripts.generate", work.folder), signal.SIGKILL)
+        os.kill(pid_of("workflow_scripts.generate", work.folder), number)
     elif who == "snakemake":
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(process.pid, number)
     else:
-        kill_all(process, work.folder)
-        gpus.wait_until_gone(6)
+        kill_all(process, work.folder, number)
+        gpus.wait_until_gone(6 if number == signal.SIGKILL else 15)
     output, _ = process.communicate(timeout=200)
     done = work.run()
     assert done.code == 0, output + done.output
@@ -225,6 +225,44 @@ def test_sigkill(gpus: Gpus, who: str) -> None:
     gpus.wait_until_gone(6 if who == "snakemake" else 1)
     asked_twice = gpus.log.count() - 80
     assert 0 <= asked_twice <= 10  # two servers with five requests each in flight
+
+
+@pytest.mark.slow
+def test_every_fault_in_one_run(gpus: Gpus) -> None:
+    """What passes leaves no trace, what stays has its reason, and servers that die in the middle
+    lose nothing."""
+    rows = {"rid": "^(?!tracemill-)"}  # not a server's first token
+    once = ["reset", "truncated_json", "null_fields", "abort_200", "nan_stop", "length_zero"]
+    faults: list[dict[str, Any]] = [
+        {"fault": "kill", "nth": [70], **rows},
+        {"fault": "hang", "nth": [40], **rows},
+        *({"fault": fault, "share": 0.05, "attempts": 1, **rows} for fault in once),
+        {"fault": "status", "code": 400, "share": 0.05, **rows},
+        {"fault": "status", "code": 500, "share": 0.1, "attempts": 2, **rows},
+        {"fault": "status", "code": 429, "share": 0.2, "attempts": 1, "retry_after": 0.3, **rows},
+    ]
+    gpus.set(2, token_seconds=0.005, faults=faults)
+    work = workspace(gpus, 200)
+    work.configure(
+        shards=5,
+        generate={
+            "retries": 8,
+            "max_failed_fraction": 0.5,
+            "stall_timeout_s": 3,
+            "slowest_token_s": 0.05,
+        },
+    )
+    done = work.run()
+    assert done.code == 0, done.output
+    assert verified(work) and len(gpus.starts()) > 2
+    entries = gpus.log.entries()
+    assert {e["fault"] for e in entries} == {None, "kill", "hang", "status", *once}
+    last = {e["input"]: e["fault"] for e in entries}
+    failed = pl.read_parquet(work.out / "merged/failed.parquet")
+    assert set(failed["reason"]) == {"refused"}
+    assert len(failed) == sum(fault is not None for fault in last.values()) > 0
+    completed = pl.read_parquet(work.out / "merged/completions.parquet")
+    assert completed["row_id"].n_unique() == len(completed) == 200 - len(failed)
 
 
 def pid_of(module: str, folder: Path) -> int:

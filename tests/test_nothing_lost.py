@@ -17,31 +17,33 @@ from test_reruns import answered
 from workflow_scripts.config import load
 from workflow_scripts.verify import verify
 
-KILLS = 10
-IN_FLIGHT = 4
+KILLS = 20
+ROWS = 2000
+IN_FLIGHT = 16
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """Everything is killed with SIGKILL ten times, then the run ends by itself."""
+    """Everything is killed with SIGKILL twenty times, then the run ends by itself."""
     seed = int(os.environ.get("TRACEMILL_SEED", random.SystemRandom().randrange(10**6)))
     print(f"seed {seed}; repeat with TRACEMILL_SEED={seed}")
     moments = random.Random(seed)
-    rows = 150
-    work = Workspace.create(tmp_path / "w", [chat(f"Question {i}?") for i in range(rows)])
+    work = Workspace.create(tmp_path / "w", [chat(f"Question {i}?") for i in range(ROWS)])
     work.add_rows([{"messages": []}, chat("Same?"), chat("Same?")])
     log = Log(tmp_path / "log")
-    with stand_in(log=log.path, token_seconds=0.01, max_running=IN_FLIGHT) as server:
+    with stand_in(log=log.path, token_seconds=0.02, max_running=IN_FLIGHT) as server:
         work.configure(
-            engine={"kind": "attach", "urls": [server.url]}, generate={"concurrency": IN_FLIGHT}
+            engine={"kind": "attach", "urls": [server.url]},
+            generate={"concurrency": IN_FLIGHT},
+            shards=5,
         )
         for _ in range(KILLS):
             seen = log.count()
             process = work.start()
             # somewhere in start-up, or after some requests of this attempt
             until = time.monotonic() + moments.uniform(0.5, 3.0)
-            wanted = seen + moments.randrange(0, 20)
+            wanted = seen + moments.randrange(0, 160)
             while time.monotonic() < until or log.count() < wanted:
                 if process.poll() is not None:
                     break
@@ -52,11 +54,11 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     tables = [pl.read_parquet(work.out / f"merged/{n}.parquet") for n in ("completions", "failed")]
     ids = Counter(row for table in tables for row in table["row_id"])
     accepted = pl.read_parquet(work.out / "audit/rows.parquet")["row_id"].to_list()
-    assert len(accepted) == rows + 2 and ids == Counter(accepted), f"seed {seed}"
+    assert len(accepted) == ROWS + 2 and ids == Counter(accepted), f"seed {seed}"
     assert json.loads((work.out / "verify.json").read_text())["ok"], f"seed {seed}"
-    asked_twice = log.count() - (rows + 2)
+    asked_twice = log.count() - (ROWS + 2)
     assert 0 <= asked_twice <= KILLS * IN_FLIGHT, f"seed {seed}"
-    assert len(answered(work)) == rows + 2
+    assert len(answered(work)) == ROWS + 2
 
 
 def test_snakemake_alone_is_killed(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from workflow_scripts.progress import naming
+
 NAME = re.compile(r"shard-(\d{4})\.n(\d+)\.jsonl")
 
 
@@ -136,8 +138,9 @@ class Journal:
         line = encode(record)
         written = 0
         try:
-            while written < len(line):
-                written += self._own.write(line[written:]) or 0
+            with naming(self.path):
+                while written < len(line):
+                    written += self._own.write(line[written:]) or 0
         except OSError:
             self._own.truncate(self._end)
             raise

@@ -53,7 +53,8 @@ class Metrics:
         self._line({"t": time.time(), "event": what, "server": name, "text": text[:4000]})
 
     def _line(self, entry: dict[str, Any]) -> None:
-        self._file.write(orjson.dumps(entry) + b"\n")
+        with contextlib.suppress(OSError):  # a full disk must not end the supervision of servers
+            self._file.write(orjson.dumps(entry) + b"\n")
 
     async def write(self, seats: Sequence[Any]) -> None:
         """One line per server."""

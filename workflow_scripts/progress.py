@@ -7,7 +7,8 @@ shows the whole. Lines, not a moving bar: they read the same on a terminal and i
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,26 @@ def say(text: str) -> None:
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
     """Write a file that is either the old one or the whole new one, whatever happens."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with open(part, "wb") as f:
-        f.write(content)
-        if sync:
-            f.flush()
-            os.fsync(f.fileno())
-    os.replace(part, path)
+    try:
+        with naming(path), open(part, "wb") as f:
+            f.write(content)
+            if sync:
+                f.flush()
+                os.fsync(f.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError names the file, which one of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def duration(seconds: float) -> str:
@@ -96,7 +111,8 @@ class Progress:
             "failures": self.failures,
             "recent": self.recent,
         }
-        write_atomically(self.path, orjson.dumps(state), sync=False)
+        with suppress(OSError):  # only who watches reads it; a full disk is the journal's to tell
+            write_atomically(self.path, orjson.dumps(state), sync=False)
 
     def line(self) -> str:
         """Rows done of all, failures, tokens a second and the time left over all jobs."""

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflow_scripts.progress import naming
+
 IDS = pa.list_(pa.int32())
 DOCS_FILE = Path("docs/tables.md")
 
@@ -157,6 +159,7 @@ class TableWriter:
         self.written = 0
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
+        self._path = path
         self._writer = pq.ParquetWriter(path, table, compression="zstd")
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
@@ -172,19 +175,19 @@ class TableWriter:
                 self.flush()
 
     def flush(self) -> None:
+        if self._rows:
+            self._tables.append(pa.Table.from_pylist(self._rows, self.schema))
         if self._tables:
             table = pa.concat_tables(self._tables)
-            self._writer.write_table(table, row_group_size=len(table))
+            with naming(self._path):
+                self._writer.write_table(table, row_group_size=len(table))
             self.written += len(table)
-            self._tables = []
-        if self._rows:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, self.schema))
-            self.written += len(self._rows)
-            self._rows = []
+        self._rows, self._tables = [], []
 
     def close(self) -> None:
         self.flush()
-        self._writer.close()
+        with naming(self._path):
+            self._writer.close()
 
 
 @contextmanager
@@ -195,7 +198,7 @@ def table_writer(path: Path, table: pa.Schema, group_rows: int = 2048) -> Iterat
     try:
         yield writer
         writer.close()
-        with part.open("rb") as f:
+        with naming(part), part.open("rb") as f:
             os.fsync(f.fileno())
         os.replace(part, path)
     finally:

@@ -52,6 +52,7 @@ class Run:
             "audit": canonical(
                 {
                     "input": config.input,
+                    "input_format": config.input_format,
                     "audit": config.audit.model_dump(mode="json", exclude=_GATE_ONLY),
                     "tokenizer": file_sha256(tokenizer_file(config)),
                 }

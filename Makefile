@@ -72,7 +72,7 @@ docs: $(VENV)/core.done
 
 # Needs uv. Universal: one lock for every platform and Python from 3.11 on.
 lock:
-	for name in build core dev; do \
+	for name in build core dev bench; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 			--no-annotate envs/$$name.in -o envs/$$name.txt || exit 1; done
 	@echo "the SGLang locks have their own command, written in envs/sglang-*.in"

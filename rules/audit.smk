@@ -10,10 +10,12 @@ rule audit:
         report=f"{OUT}/audit/report.json",
         rows=f"{OUT}/audit/rows.parquet",
         rejected=f"{OUT}/audit/rejected.jsonl",
+        page=f"{OUT}/audit/report.html",
     log:
         f"{OUT}/logs/audit.log",
     benchmark:
         f"{OUT}/logs/audit.benchmark.tsv"
+    threads: workflow.cores or 1
     params:
         run=RUN.file,
         data=RUN.params["audit"],
@@ -24,6 +26,8 @@ rule audit:
             --report {output.report:q} \
             --rows {output.rows:q} \
             --rejected {output.rejected:q} \
+            --page {output.page:q} \
+            --processes {threads} \
             2>&1 | tee -i {log:q}
         """
 

@@ -145,6 +145,31 @@ def test_a_cut_in_thinking_ends_the_conversation(tmp_path: Path) -> None:
     assert [m["role"] for m in json.loads(row["messages"])] == ["user", "assistant"]
 
 
+def test_tool_turns_stay_and_only_answers_are_asked(tmp_path: Path) -> None:
+    job = Job(tmp_path, [["Weather?"]])
+    table = pq.read_table(job.rows)
+    call = [{"type": "function", "function": {"name": "weather", "arguments": "<|im_end|>"}}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": call},
+        {"role": "tool", "content": "sunny"},
+        {"role": "assistant", "content": "old"},
+    ]
+    column = pa.array([json.dumps(messages)])
+    table = table.set_column(table.schema.get_field_index("messages"), "messages", column)
+    pq.write_table(table.cast(SHARD), job.rows)
+    with stand_in() as server:
+        job.run(server.url)
+        assert server.requests()["received"] == 1
+    (row,) = job.table().iter_rows(named=True)
+    (turn,) = row["turns"]
+    found = json.loads(row["messages"])
+    assert found[:3] == messages[:3]
+    assert found[3]["content"] == turn["answer"] and found[3]["content"] != "old"
+    seen = byte_tokenizer().decode(turn["prompt_ids"], skip_special_tokens=False)
+    assert seen.endswith("tool\nsunny<|im_end|>\n<|im_start|>assistant\n<think>\n")
+
+
 def test_seeds_differ_by_row_and_turn(tmp_path: Path) -> None:
     job = Job(tmp_path, [["Same?", "Same?"], ["Same?"]])
     log = Log(tmp_path / "log")

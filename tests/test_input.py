@@ -2,6 +2,7 @@
 accepted means what the user meant."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_scripts.config import ConfigError, Rules
+from workflow_scripts.config import Columns, Rules
 from workflow_scripts.conversation import Reject, read_conversation
-from workflow_scripts.read_input import Counts, input_files, parse_line, read_lines
+from workflow_scripts.read_input import Counts, read_lines
 
 RULES = Rules()
+KEEP = Rules(tool_turns="keep")
+NO_COLUMNS = Columns()
 
 
 def write(path: Path, raw: bytes) -> str:
@@ -21,13 +24,16 @@ def write(path: Path, raw: bytes) -> str:
     return str(path)
 
 
-def turns(record: dict[str, Any], rules: Rules = RULES) -> list[tuple[str, str | None]]:
-    return [(t.role, t.content) for t in read_conversation(record, rules).turns]
+def turns(
+    record: dict[str, Any], rules: Rules = RULES, columns: Columns = NO_COLUMNS
+) -> list[tuple[str, str | None]]:
+    return [(t.role, t.content) for t in read_conversation(record, rules, columns).turns]
 
 
-def reason(record: dict[str, Any], rules: Rules = RULES) -> str:
+def reason(record: dict[str, Any], rules: Rules = RULES, columns: Columns = NO_COLUMNS) -> str:
     with pytest.raises(Reject) as caught:
-        read_conversation(record, rules)
+        read_conversation(record, rules, columns)
+    assert caught.value.message
     return caught.value.reason
 
 
@@ -77,22 +83,6 @@ def test_only_lf_ends_a_line(tmp_path: Path) -> None:
 def test_unusable_lines(tmp_path: Path, raw: bytes, expected: str) -> None:
     (line,) = read_lines(write(tmp_path / "x", raw))
     assert line.reject is not None and line.reject[0] == expected
-
-
-def test_a_row_id_depends_on_source_line_and_content_not_on_spelling() -> None:
-    one = parse_line("f", 1, b'{"a": 1, "b": [2]}')
-    assert one.row_id == parse_line("f", 1, b'{ "b":[2],"a":1}').row_id
-    others = [("g", 1, b'{"a":1,"b":[2]}'), ("f", 2, b'{"a":1,"b":[2]}'), ("f", 1, b'{"a":1}')]
-    assert one.row_id not in {parse_line(*other).row_id for other in others}
-
-
-def test_input_files(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        write(tmp_path / f"{name}.jsonl", b"")
-    both = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
-    assert input_files([f"{tmp_path}/*.jsonl", both[0]]) == both
-    with pytest.raises(ConfigError, match="nothing.jsonl matches no file"):
-        input_files([f"{tmp_path}/nothing.jsonl"])
 
 
 # ---- dialects ----
@@ -159,6 +149,9 @@ def test_nothing_to_answer_has_a_reason_of_its_own_each_time() -> None:
 def test_content_parts() -> None:
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "6+6?"}]
     assert turns({"messages": [user(parts)]})[0] == ("user", "What is 6+6?")
+    assert turns({"messages": [user([{"type": "input_text", "text": "hi"}])]})[0] == HI[0]
+    thought = {"type": "thinking", "thinking": "hm"}
+    assert reason({"messages": [user([*parts, thought])]}) == "not_text"
     image = {"type": "image_url", "image_url": {"url": "x.png"}}
     assert reason({"messages": [user([*parts, image])]}) == "not_text"
 
@@ -168,6 +161,150 @@ def test_tool_turns_are_rejected_by_name() -> None:
     assert reason(record) == "tool_turn"
     called = assistant(None, tool_calls=[{"function": {"name": "f"}}])
     assert reason({"messages": [user("x"), called]}) == "tool_turn"
+
+
+HI = [("user", "hi"), ("assistant", "hello")]
+TWICE = [*HI, ("user", "bye"), ("assistant", "ciao")]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"prompt": [user("hi")], "completion": [assistant("hello")]}, HI),
+        ({"prompt": [user("hi")], "chosen": [assistant("hello")], "rejected": []}, HI),
+        ({"prompt": "hi", "chosen": "hello", "rejected": "what"}, HI),
+        ({"prompt": "hi", "chosen": [user("hi"), assistant("hello")]}, HI),
+        ({"chosen": [user("hi"), assistant("hello")], "rejected": [user("hi")]}, HI),
+        ({"prompt": [user("hi"), assistant("hello"), user("bye")], "response": "ciao"}, TWICE),
+        ({"conversation": [["hi", "hello"], ["bye", "ciao"]]}, TWICE),
+        ({"data": ["hi", "hello", "bye", "ciao"], "id": "0"}, TWICE),
+        ({"dialogue": ["hi", "hello"]}, HI),
+        ({"dialogue": [user("hi"), assistant("hello")]}, HI),
+        ({"items": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}, HI),
+        ({"turns": ["hi", "bye"]}, [HI[0], ("assistant", None), TWICE[2], ("assistant", None)]),
+        ({"instruction": "bye", "history": [["hi", "hello"]], "output": "ciao"}, TWICE),
+        (
+            {"messages": [{"role": "Human", "content": "hi"}, {"role": "AI", "content": "hello"}]},
+            HI,
+        ),
+        (
+            {"messages": [{"role": "USER", "content": "hi"}, {"role": "llm", "content": "hello"}]},
+            HI,
+        ),
+        ({"messages": [user("hi"), {**assistant("hello"), "weight": 0, "train": False}]}, HI),
+        ({"messages": None, "prompt": "hi", "response": None, "answer": "hello"}, HI),
+        ({"prompt": None, "messages": [user("hi"), assistant("hello")]}, HI),
+    ],
+)
+def test_more_dialects(record: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
+    assert turns(record) == expected
+
+
+def test_a_system_prompt_beside_the_turns() -> None:
+    system = ("system", "Be short.")
+    sharegpt = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+    record: dict[str, Any] = {"conversations": sharegpt, "system": "Be short."}
+    assert turns(record) == [system, *HI]
+    assert turns({"prompt": "hi", "response": "hello", "system_prompt": "Be short."})[0] == system
+    record["conversations"] = [{"from": "system", "value": "Be kind."}, *sharegpt]
+    assert turns(record)[0] == ("system", "Be kind.")
+    assert read_conversation(record, RULES).used == ["system_column_ignored"]
+    assert reason({"messages": [user("hi")], "system": {"text": "x"}}) == "bad_content"
+
+
+def test_forced_columns() -> None:
+    record = {
+        "messages": [user("x")],
+        "meta": {"question": "hi", "old": {"answer": "hello", "why": "They greet."}},
+        "rules": "Be short.",
+        "chat": [user("hi"), assistant("hello")],
+    }
+    assert turns(record, columns=Columns(messages="chat")) == HI
+    columns = Columns(
+        prompt="meta.question",
+        response="meta.old.answer",
+        system="rules",
+        reasoning="meta.old.why",
+    )
+    assert turns(record, columns=columns) == [("system", "Be short."), *HI]
+    assert read_conversation(record, RULES, columns).turns[-1].reasoning == "They greet."
+    assert turns({"a.b": "hi"}, columns=Columns(prompt="a.b"))[0] == HI[0]
+    assert turns({"prompt": "hi", "old": "hello"}, columns=Columns(response="old")) == HI
+    for missing in (Columns(prompt="meta.answer"), Columns(messages="conversations")):
+        assert reason(record, columns=missing) == "missing_column"
+    assert reason({"prompt": None}, columns=Columns(prompt="prompt")) == "missing_column"
+
+
+def test_what_was_rejected_stays_rejected() -> None:
+    assert reason({"messages": ["hi", "hello"]}) == "bad_content"
+    assert reason({"conversation": ["hi"]}) == "bad_content"
+    assert reason({"prompt": ["hi"]}) == "bad_content"
+    assert reason({"prompt": None}) == "bad_content"
+    assert reason({"chosen": ["hi", "hello"]}) == "no_conversation"
+    assert reason({"items": [1, 2], "data": {}, "turns": 3}) == "no_conversation"
+
+
+# ---- tools ----
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+RESULT = {"role": "tool", "content": {"sum": 4}, "name": "add", "tool_call_id": "c1"}
+
+
+def test_tool_turns_can_be_kept() -> None:
+    called = assistant(None, tool_calls=[CALL])
+    record = {"messages": [user("2+2?"), called, RESULT, assistant("4"), user("Sure?")]}
+    found = read_conversation(record, KEEP)
+    assert [turn.as_dict() for turn in found.turns] == [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": '{"sum":4}', "name": "add", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": None},
+    ]
+    assert [turn.content for turn in found.responses()] == ["4", None]
+    assert set(found.used) == {"tool_turns"}
+    assert reason(record) == "tool_turn"
+
+
+def test_calls_in_other_spellings() -> None:
+    result = {"from": "observation", "value": "4"}
+    text = '{"name": "add", "arguments": {"a": 2}}'
+    calls = [{"from": "function_call", "value": text}, {"from": "function_call", "value": text}]
+    record = {"conversations": [{"from": "human", "value": "2+2?"}, *calls, result]}
+    found = read_conversation(record, KEEP)
+    function = {"name": "add", "arguments": {"a": 2}}
+    assert found.turns[1].tool_calls == [{"type": "function", "function": function}] * 2
+    assert [turn.role for turn in found.turns] == ["user", "assistant", "tool", "assistant"]
+    assert "parallel_calls_joined" in found.used
+    legacy = assistant(None, function_call={"name": "add", "arguments": "{}"})
+    record = {"messages": [user("2+2?"), legacy, {"role": "function", "content": "4"}]}
+    assert read_conversation(record, KEEP).turns[1].tool_calls == [CALL]
+    assert reason(record) == "tool_turn"
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([user("x"), RESULT], "tool_order"),
+        ([user("x"), assistant(None, tool_calls=[CALL]), assistant("4")], "tool_order"),
+        ([user("x"), assistant(None, tool_calls=[CALL]), user("y")], "tool_order"),
+        ([user("x"), assistant(None, tool_calls=[CALL]), RESULT, user("y")], "tool_order"),
+        ([user("x"), assistant(None, tool_calls=[CALL])], "only_tool_calls"),
+        ([user("x"), {"role": "function_call", "content": "add(2)"}], "bad_tool_call"),
+        ([user("x"), assistant("y", tool_calls="add")], "bad_tool_call"),
+        ([{**user("x"), "tool_calls": [CALL]}], "tool_turn"),
+    ],
+)
+def test_tool_turns_out_of_order(messages: list[dict[str, Any]], expected: str) -> None:
+    assert reason({"messages": messages}, KEEP) == expected
+
+
+def test_a_call_at_the_end_is_dropped() -> None:
+    rest = [user("y"), assistant(None, tool_calls=[CALL])]
+    found = read_conversation({"messages": [user("hi"), assistant("hello"), *rest]}, KEEP)
+    assert [(turn.role, turn.content) for turn in found.turns] == HI
+    assert found.used == ["tool_turns", "trailing_call_dropped"]
 
 
 # ---- reasoning ----
@@ -188,6 +325,14 @@ def test_think_tags_in_a_question_are_text() -> None:
         (assistant("Two plus two.\n</think>\n\n4"), "Two plus two.", "4"),
         (assistant("4", reasoning_content="Two plus two is four."), "Two plus two is four.", "4"),
         (assistant("<think>\n\n</think>\n\n"), "", ""),
+        (assistant("4", reasoning_text="Two."), "Two.", "4"),
+        (assistant("4", thought="Two.", reasoning=None), "Two.", "4"),
+        (
+            assistant([{"type": "thinking", "thinking": "Two."}, {"type": "text", "text": "4"}]),
+            "Two.",
+            "4",
+        ),
+        (assistant([{"type": "output_text", "text": "4"}]), None, "4"),
         (assistant("The tag <think> and </think>"), None, "The tag <think> and </think>"),
     ],
 )
@@ -208,29 +353,37 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-ROLE = st.sampled_from(["user", "human", "assistant", "gpt", "system", "tool", "x"]) | JSON
+ROLES = ["user", "human", "assistant", "gpt", "system", "tool", "function_call", "x"]
+ROLE = st.sampled_from(ROLES) | JSON
 MESSAGE = st.dictionaries(
-    st.sampled_from(["role", "from", "content", "value", "reasoning_content"]), ROLE | st.text()
+    st.sampled_from(["role", "from", "content", "value", "reasoning_content", "tool_calls"]),
+    ROLE | st.text() | st.just([CALL]),
 )
+KEYS = ["messages", "conversations", "conversation", "turns", "data", "prompt", "response"]
 RECORD = st.dictionaries(
-    st.sampled_from(["messages", "conversations", "prompt", "response", "instruction", "input"]),
-    JSON | st.lists(MESSAGE | JSON, max_size=5),
+    st.sampled_from([*KEYS, "instruction", "input", "history", "chosen", "system", "x"]),
+    JSON | st.lists(MESSAGE | JSON, max_size=5) | st.lists(st.text() | st.lists(st.text())),
     max_size=4,
 )
+FORCED = st.sampled_from([None, "x", "x.y", "messages", "prompt"])
+COLUMNS = st.builds(Columns, messages=FORCED, prompt=FORCED, response=FORCED, system=FORCED)
 
 
-@given(RECORD)
-def test_any_record_is_accepted_whole_or_rejected(record: dict[str, Any]) -> None:
+@given(RECORD, COLUMNS | st.just(NO_COLUMNS), st.sampled_from([RULES, KEEP]))
+def test_any_record_is_accepted_whole_or_rejected(
+    record: dict[str, Any], columns: Columns, rules: Rules
+) -> None:
     try:
-        found = read_conversation(record, RULES).turns
+        conversation = read_conversation(record, rules, columns)
     except Reject as reject:
         assert reject.reason and reject.message
         return
-    roles = [turn.role for turn in found]
-    if roles[0] == "system":
-        roles = roles[1:]
-    assert roles == ["user", "assistant"] * (len(roles) // 2) and roles
-    assert all(turn.content is not None for turn in found if turn.role != "assistant")
+    found = conversation.turns
+    roles = "".join("c" if turn.tool_calls else turn.role[0] for turn in found)
+    assert re.fullmatch("s?(u(ct+)*a)+", roles), roles
+    assert conversation.responses()[-1] is found[-1]
+    asked = [turn for turn in found if turn.role != "assistant"]
+    assert all(turn.content is not None for turn in asked)
     json.dumps([turn.as_dict() for turn in found])
 
 
@@ -239,7 +392,7 @@ def test_any_bytes_are_lines(tmp_path_factory: pytest.TempPathFactory, rows: lis
     raw = b"\n".join(rows)
     path = write(tmp_path_factory.mktemp("any") / "x", raw)
     counts = Counts()
-    lines = list(read_lines(path, counts))
+    lines = list(read_lines(path, counts, "jsonl"))
     assert counts.lines == len(raw.split(b"\n")) - (raw.endswith(b"\n") or not raw)
     assert len(lines) + counts.blank == counts.lines
     assert all((line.record is None) != (line.reject is None) for line in lines)

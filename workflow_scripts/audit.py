@@ -4,290 +4,211 @@ Always ends with 0 once it has written its evidence; the audit gate judges it.
 """
 
 import argparse
-import re
-from collections import Counter
+import gc
+import multiprocessing
+import os
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
-from tokenizers import Tokenizer
 
-from workflow_scripts.config import Audit, ConfigError, read_run
-from workflow_scripts.conversation import Reject, Turn, prompt_hash, read_conversation
-from workflow_scripts.identity import digest, tokenizer_file
+from workflow_scripts.audit_checks import contamination, languages, near_duplicates
+from workflow_scripts.audit_report import Evidence, Repeated, build, summary
+from workflow_scripts.audit_rows import PART, Findings, Reader
+from workflow_scripts.audit_scans import TRIVIAL, visible
+from workflow_scripts.config import Audit, Config, ConfigError, read_run
+from workflow_scripts.input_parts import Part, parts
 from workflow_scripts.progress import say, write_atomically
-from workflow_scripts.read_input import Counts, Line, input_files, read_lines
-from workflow_scripts.tables import AUDIT, read_batches, table_writer
+from workflow_scripts.prompts import Prompts
+from workflow_scripts.read_input import input_files
+from workflow_scripts.tables import AUDIT, table_writer
 
-BATCH = 2048
-TOP = 10  # repeated responses shown
+HASTEN_BYTES = 32 << 20  # inputs from this size on are worth the fast encoder's preparation
+SHOWN = 3  # examples of a class
+# Columns of a row that the report counts; numbers, so that ten million rows fit into memory.
+COUNTED = (
+    "source", "line", "response_class", "flagged", "response_tokens", "prompt_tokens", "turns",
+    "response_key", "prompt_key", "id_key", "script",
+)  # fmt: skip
 
-# Worst first: a row has the worst class of its responses.
-TRIVIAL = ("missing", "empty", "whitespace", "empty_think", "refusal", "repeated")
-REFUSAL = re.compile(
-    r"\A\W*(?:(?:i['’]?m|i am) (?:very |so |really )?sorry|sorry,? (?:but )?i|i apologi[sz]e)?\W*"
-    r"(?:but )?(?:as an ai(?: language)? (?:model|assistant)\W+)?(?:i['’]?m|i am|i)? ?"
-    r"(?:can(?:no|['’])t|cannot|can not|unable|not able|won['’]t|will not|must decline)"
-    r"(?: to)? (?:help|assist|answer|comply|fulfil|provide|do|complete|continue|engage|with)",
-    re.IGNORECASE,
-)
-REFUSAL_CHARS = 300
+_reader: Reader | None = None  # of this process; inherited by the reading processes
 
 
-def response_class(turn: Turn) -> str:
-    """The class that a response has by itself; `normal` where nothing is wrong with it."""
-    if turn.content is None and turn.reasoning is None:
-        return "missing"
-    text = turn.content or ""
-    if not text and not (turn.reasoning or "").strip():
-        return "empty_think" if turn.reasoning is not None else "empty"
-    if not text.strip() and not (turn.reasoning or "").strip():
-        return "whitespace"
-    if len(text) <= REFUSAL_CHARS and REFUSAL.match(text):
-        return "refusal"
-    return "normal"
+def _read(part: Part) -> tuple[Path, Findings]:
+    assert _reader is not None
+    return _reader.read(part)
 
 
-def whole_text(turn: Turn) -> str:
-    """A response as one text, reasoning in its tags."""
-    text = turn.content or ""
-    return f"<think>\n{turn.reasoning}\n</think>\n\n{text}" if turn.reasoning is not None else text
+def read_all(reader: Reader, work: list[Part], processes: int) -> Iterator[tuple[Path, Findings]]:
+    """The parts' rows and findings in the input's order, read by so many processes.
+
+    Raises:
+        OSError: a reading process was ended from outside, as for want of memory.
+    """
+    global _reader
+    _reader = reader
+    if processes < 2 or len(work) < 2:
+        yield from map(_read, work)
+        return
+    gc.freeze()  # what the processes share stays shared
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(processes, len(work)), context) as pool:
+        try:
+            yield from pool.map(_read, work)
+        except BrokenProcessPool:
+            raise OSError(
+                "a reading process was ended from outside, most likely for want of memory; "
+                "run with fewer --cores, or give the job more memory"
+            ) from None
 
 
-@dataclass(slots=True)
-class Findings:
-    """What is counted while the lines go by."""
-
-    counts: dict[str, Counts] = field(default_factory=dict)
-    rejects: Counter[str] = field(default_factory=Counter)
-    rejected_of: Counter[str] = field(default_factory=Counter)
-    reject_examples: dict[str, str] = field(default_factory=dict)
-    rules: Counter[str] = field(default_factory=Counter)
-
-
-def read_rows(
-    files: list[str], audit: Audit, tokenizer: Tokenizer, rejected: Path, found: Findings
-) -> Iterator[list[dict[str, Any]]]:
-    """The accepted rows in batches; the others go to the file `rejected`."""
-    batch: list[tuple[dict[str, Any], str]] = []
-    with rejected.open("wb") as out:
-        for path in files:
-            counts = found.counts[path] = Counts()
-            for line in read_lines(path, counts):
-                try:
-                    batch.append(_row(line, audit, found))
-                except Reject as reject:
-                    out.write(_rejected(line, reject, found))
-                if len(batch) >= BATCH:
-                    yield _with_lengths(batch, tokenizer)
-                    batch = []
-    if batch:
-        yield _with_lengths(batch, tokenizer)
-
-
-def _row(line: Line, audit: Audit, found: Findings) -> tuple[dict[str, Any], str]:
-    if line.record is None:
-        reason, message = line.reject or ("invalid_json", "")
-        raise Reject(reason, message)
-    conversation = read_conversation(line.record, audit.rules)
-    found.rules.update(set(conversation.used))
-    messages = [turn.as_dict() for turn in conversation.turns]
-    responses = conversation.responses()
-    classes = {response_class(turn) for turn in responses}
-    last = responses[-1]
-    text = whole_text(last)
-    row = {
-        "row_id": line.row_id,
-        "content_hash": digest(line.content),
-        "source": line.source,
-        "line": line.line,
-        "id": user_id(line.record),
-        "messages": orjson.dumps(messages).decode(),
-        "prompt_hash": prompt_hash(messages),
-        "turns": len(responses),
-        "response_chars": len(last.content or ""),
-        "response_class": next((c for c in TRIVIAL if c in classes), "normal"),
-        "rules": sorted(set(conversation.used)),
-    }
-    return row, text
-
-
-def user_id(record: dict[str, Any]) -> str | None:
-    """The user's own id as JSON text, so that 7 and "7" stay apart."""
-    for key in ("id", "uuid", "question_id"):
-        if record.get(key) is not None:
-            return orjson.dumps(record[key]).decode()
-    return None
-
-
-def _rejected(line: Line, reject: Reject, found: Findings) -> bytes:
-    found.rejects[reject.reason] += 1
-    found.rejected_of[line.source] += 1
-    found.reject_examples.setdefault(reject.reason, f"{line.source}:{line.line}: {reject.message}")
-    entry = {
-        "row_id": line.row_id,
-        "source": line.source,
-        "line": line.line,
-        "id": user_id(line.record) if line.record else None,
-        "reason": reject.reason,
-        "message": reject.message,
-    }
-    return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _with_lengths(
-    batch: list[tuple[dict[str, Any], str]], tokenizer: Tokenizer
-) -> list[dict[str, Any]]:
-    encoded = tokenizer.encode_batch_fast([text for _, text in batch], add_special_tokens=False)
-    for (row, _), encoding in zip(batch, encoded, strict=True):
-        row["response_tokens"] = len(encoding.ids)
-    return [row for row, _ in batch]
-
-
-LAST_RESPONSE = pl.col("messages").str.json_path_match("$[-1:].content").str.strip_chars()
-
-
-def repeated_responses(part: Path, audit: Audit) -> pl.DataFrame:
-    """Short last responses that many different prompts got: text, prompts, rows."""
+def repeated_texts(files: list[Path], column: str, least: int) -> pl.DataFrame:
+    """Texts of a column that at least so many different prompts got: text, prompts, rows."""
     return (
-        pl.scan_parquet(part)
-        .filter(pl.col("response_chars").is_between(1, audit.repeated_max_chars))
-        .select(LAST_RESPONSE.alias("text"), "prompt_hash")
-        .filter(pl.col("text") != "")
-        .group_by("text")
-        .agg(pl.col("prompt_hash").n_unique().alias("prompts"), pl.len().alias("rows"))
-        .filter(pl.col("prompts") >= audit.repeated_min_prompts)
+        pl.scan_ipc(files)
+        .filter(pl.col(column).is_not_null())
+        .group_by(pl.col(column).alias("text"))
+        .agg(pl.col("prompt_key").n_unique().alias("prompts"), pl.len().alias("rows"))
+        .filter(pl.col("prompts") >= least)
         .sort(["rows", "text"], descending=[True, False])
         .collect(engine="streaming")
     )
 
 
-def flag(part: Path, target: Path, repeated: set[str]) -> None:
-    """Write the final rows: those of a repeated response get their class, and all a flag."""
-    with table_writer(target, AUDIT, BATCH) as writer:
-        for batch in read_batches(part, BATCH):
-            rows = batch.to_pylist()
-            for row in rows:
-                if row["response_class"] == "normal":
-                    last = orjson.loads(row["messages"])[-1]["content"] or ""
-                    if last.strip() in repeated:
-                        row["response_class"] = "repeated"
-                row["flagged"] = row["response_class"] in TRIVIAL
-            writer.add(rows)
+def flag(
+    files: list[Path], target: Path, repeated: pl.DataFrame, sources: list[str]
+) -> tuple[pl.DataFrame, dict[str, list[dict[str, Any]]]]:
+    """Write the final rows: those of a repeated response get their class, and all a flag.
+
+    Returns:
+        The columns that are counted, and examples of each class.
+    """
+    frames: list[pl.DataFrame] = []
+    examples: dict[str, list[dict[str, Any]]] = {}
+    texts = repeated["text"].implode() if len(repeated) else None
+    names = pl.Enum([*TRIVIAL, "reasoning_only", "normal"])
+    with table_writer(target, AUDIT) as writer:
+        for path in files:
+            frame = pl.read_ipc(path)
+            if texts is not None:
+                found = (pl.col("response_class") == "normal") & pl.col("short_text").is_in(texts)
+                frame = frame.with_columns(
+                    response_class=pl.when(found)
+                    .then(pl.lit("repeated"))
+                    .otherwise(pl.col("response_class"))
+                )
+            frame = frame.with_columns(flagged=pl.col("response_class").is_in(list(TRIVIAL)))
+            writer.add_table(frame.select(AUDIT.names).to_arrow())
+            for (name,), rows in frame.group_by("response_class", maintain_order=True):
+                known = examples.setdefault(str(name), [])
+                for row in rows.head(SHOWN - len(known)).iter_rows(named=True):
+                    known.append(example(row))
+            frames.append(
+                frame.select(COUNTED).with_columns(
+                    pl.col("source").cast(pl.Enum(sources)),
+                    pl.col("response_class").cast(names),
+                    pl.col("script").cast(pl.Categorical),
+                )
+            )
+            path.unlink()
+    if not frames:
+        empty = pl.from_arrow(PART.empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        frames = [empty.select(COUNTED)]
+    return pl.concat(frames), examples
 
 
-def report(
-    rows: Path, found: Findings, repeated: pl.DataFrame, audit: Audit, top: int = TOP
-) -> dict[str, Any]:
-    """The audit's report from the rows written and what was counted on the way."""
-    frame = pl.scan_parquet(rows).drop("messages").collect(engine="streaming")
-    accepted, flagged = frame.height, int(frame["flagged"].sum())
-    share = flagged / accepted if accepted else 1.0
-    verdict = "ok"
-    if share >= audit.suspicious_share:
-        verdict = "worthless" if share >= audit.worthless_share else "suspicious"
-    tokens = frame["response_tokens"]
-    per_source = {
-        source: {"accepted": n, "flagged": int(f)}
-        for source, n, f in frame.group_by("source")
-        .agg(pl.len(), pl.col("flagged").sum())
-        .iter_rows()
-    }
-    ids = frame["id"].drop_nulls()
+def example(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as the report shows it: the beginnings of its last prompt and response."""
+    messages = orjson.loads(row["messages"])
+    asked = [m["content"] for m in messages if m["role"] == "user"]
     return {
-        "verdict": verdict,
-        "trivial_share": round(share, 6),
-        "thresholds": {"suspicious": audit.suspicious_share, "worthless": audit.worthless_share},
-        "lines": sum(c.lines for c in found.counts.values()),
-        "blank_lines": sum(c.blank for c in found.counts.values()),
-        "bytes": sum(c.bytes for c in found.counts.values()),
-        "accepted": accepted,
-        "flagged": flagged,
-        "rejected": sum(found.rejects.values()),
-        "reject_reasons": dict(found.rejects.most_common()),
-        "reject_examples": found.reject_examples,
-        "rules_applied": dict(sorted(found.rules.items())),
-        "response_classes": dict(
-            frame.group_by("response_class").len().sort("len", descending=True).iter_rows()
-        ),
-        "top_repeated_responses": [
-            {"text": text, "rows": rows, "prompts": prompts}
-            for text, prompts, rows in repeated.head(top).iter_rows()
-        ],
-        "response_tokens": {
-            "total": int(tokens.sum() or 0),
-            "median": tokens.median() or 0,
-            "p95": tokens.quantile(0.95) or 0,
-            "max": tokens.max() or 0,
-        },
-        "response_token_counts": dict(
-            (str(k), v) for k, v in tokens.value_counts().sort("response_tokens").iter_rows()
-        ),
-        "ids": {"missing": frame.height - len(ids), "duplicate": len(ids) - ids.n_unique()},
-        "prompts": {
-            "distinct": frame["prompt_hash"].n_unique(),
-            "turns": int(frame["turns"].sum()),
-            "multi_turn_rows": int((frame["turns"] > 1).sum()),
-        },
-        "sources": {
-            source: {
-                "lines": counts.lines,
-                "blank": counts.blank,
-                "rejected": found.rejected_of[source],
-                **per_source.get(source, {"accepted": 0, "flagged": 0}),
-            }
-            for source, counts in sorted(found.counts.items())
-        },
+        "source": row["source"],
+        "line": row["line"],
+        "prompt": visible(asked[-1] if asked else ""),
+        "response": visible(messages[-1]["content"] or ""),
     }
 
 
-def summary(found: dict[str, Any]) -> list[str]:
-    """The report in a few lines."""
-    lines = [
-        f"audit: {found['verdict'].upper()}: {found['flagged']} of {found['accepted']} rows "
-        f"({100 * found['trivial_share']:.1f} %) have a trivial response"
-    ]
-    classes = ", ".join(f"{n} {name}" for name, n in found["response_classes"].items())
-    lines.append(f"  responses: {classes or 'none'}")
-    for top in found["top_repeated_responses"][:3]:
-        lines.append(f"  {top['rows']} x {top['text'][:60]!r} to {top['prompts']} prompts")
-    rejects = ", ".join(f"{n} {name}" for name, n in found["reject_reasons"].items())
-    lines.append(
-        f"  {found['rejected']} lines rejected{f' ({rejects})' if rejects else ''}, "
-        f"{found['blank_lines']} blank; ids: {found['ids']['missing']} missing, "
-        f"{found['ids']['duplicate']} duplicate"
-    )
-    return lines
+def audit(config: Config, out: Path, rejected: Path, rows: Path, processes: int) -> dict[str, Any]:
+    """Read everything, write rows and rejects, return the report.
+
+    Raises:
+        ConfigError: the input names nothing.
+        OSError: a file cannot be read or written.
+    """
+    files = input_files(config.input)
+    work = [part for path in files for part in parts(path, config.input_format)]
+    prompts = Prompts.from_config(config)
+    if sum(Path(path).stat().st_size for path in files) >= HASTEN_BYTES and not prompts.hasten():
+        say("audit: this tokenizer has no fast path; counting tokens takes several times as long")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    folder = out / ".parts"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    found = Findings()
+    per_source: dict[str, Findings] = {path: Findings() for path in files}
+    part_files: list[Path] = []
+    try:
+        reader = Reader(config, prompts, folder)
+        with rejected.open("wb") as log:
+            for part, (path, part_found) in zip(
+                work, read_all(reader, work, processes), strict=True
+            ):
+                log.write(part_found.rejected)
+                found.add(part_found)
+                per_source[part.path].add(part_found)
+                part_files.append(path)
+        accepted = sum(f.lines.lines - f.lines.blank for f in per_source.values())
+        accepted -= sum(found.rejects.values())
+        repeated = _repeated(part_files, config.audit, accepted)
+        counted, examples = flag(part_files, rows, repeated.texts, files)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    settings = config.audit
+    checks = {
+        "languages": languages(rows),
+        "near_duplicates": near_duplicates(rows, settings.near_duplicate_threshold)
+        if settings.near_duplicates
+        else None,
+        "contamination": contamination(rows, settings) if settings.held_out else None,
+    }
+    evidence = Evidence(found, per_source, counted, repeated, examples, rows, checks)
+    return build(config, prompts, reader.turns, evidence)
+
+
+def _repeated(files: list[Path], settings: Audit, accepted: int) -> Repeated:
+    least = max(settings.repeated_min_prompts, int(settings.repeated_min_share * accepted))
+    if not files:
+        none = pl.DataFrame(schema={"text": pl.String, "prompts": pl.UInt32, "rows": pl.UInt32})
+        return Repeated(none, none)
+    texts, patterns = (repeated_texts(files, c, least) for c in ("short_text", "pattern"))
+    return Repeated(texts, patterns)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--page", type=Path, required=True, help="the report as HTML")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--rejected", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args(argv)
     config, _ = read_run(args.run)
     try:
-        files = input_files(config.input)
-    except ConfigError as error:
+        result = audit(config, args.report.parent, args.rejected, args.rows, args.processes)
+    except (ConfigError, OSError) as error:
         say(f"audit: {error}")
         return 1
-    found = Findings()
-    tokenizer = Tokenizer.from_file(str(tokenizer_file(config)))
-    part = args.rows.with_name("rows.unflagged.parquet")
-    try:
-        with table_writer(part, AUDIT, BATCH) as writer:
-            for batch in read_rows(files, config.audit, tokenizer, args.rejected, found):
-                writer.add(batch)
-        repeated = repeated_responses(part, config.audit)
-        flag(part, args.rows, set(repeated["text"]))
-    finally:
-        part.unlink(missing_ok=True)
-    result = report(args.rows, found, repeated, config.audit)
+    from workflow_scripts.audit_page import page  # matplotlib, only now: after the fork
+
+    write_atomically(args.page, page(result).encode("utf-8", "replace"))
     write_atomically(args.report, orjson.dumps(result, option=orjson.OPT_INDENT_2))
     for line in summary(result):
         say(line)

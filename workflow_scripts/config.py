@@ -258,6 +258,9 @@ class Audit(Section):
     spike_share: Annotated[float, Field(gt=0, le=1)] = data(
         0.1, description="A response length that this share of all rows has is a spike."
     )
+    context_length: Annotated[int, Field(ge=1)] | None = data(
+        None, description="Tokens a prompt must stay below. Null: what the model was made for."
+    )
     near_duplicates: bool = data(
         False, description="Look for prompts that are nearly the same (MinHash)."
     )
@@ -267,7 +270,7 @@ class Audit(Section):
     )
     held_out: list[str] = data(
         [],
-        description="Files of held-out sets (globs, any input format); prompts and responses that "
+        description="Files of held-out sets (globs, any input format); prompts that "
         "share an n-gram with them are contaminated.",
     )
     contamination_ngram: Annotated[int, Field(ge=3)] = data(
@@ -275,6 +278,11 @@ class Audit(Section):
     )
     repeated_min_prompts: Annotated[int, Field(ge=2)] = data(
         5, description="A short response given to this many different prompts is `repeated`."
+    )
+    repeated_min_share: Annotated[float, Field(ge=0, le=1)] = data(
+        0.001,
+        description="... and to at least this share of all rows: in a large set of short answers "
+        "many prompts have the answer `Paris`.",
     )
     repeated_max_chars: Annotated[int, Field(ge=1)] = data(
         200, description="Longer responses are never called `repeated`."

@@ -64,7 +64,9 @@ def samples(row: dict[str, Any], prompts: Prompts, held_out: float) -> Iterator[
     side = int(prompt_hash(messages)[:8], 16) / 2**32 < held_out
     names = ("row_id", "source", "line", "id", "run_hash", "origin")
     common = {name: row[name] for name in names}
-    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    answers = [
+        i for i, m in enumerate(messages) if m["role"] == "assistant" and not m.get("tool_calls")
+    ]
     if row["origin"] == "kept":
         for turn, at in enumerate(answers):
             given = messages[: at + 1]

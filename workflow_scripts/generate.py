@@ -94,7 +94,8 @@ class Shard:
 
     @staticmethod
     def _is_given(row: Row) -> bool:
-        return row.conversation[row.at]["role"] != "assistant"
+        message = row.conversation[row.at]
+        return message["role"] != "assistant" or bool(message.get("tool_calls"))
 
     def _request(self, row: Row, prompt_ids: list[int]) -> str:
         """Identity of the row's next request."""

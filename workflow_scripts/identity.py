@@ -70,12 +70,11 @@ FLAG_VALUE_ALIASES = {("speculative_algorithm", "NEXTN"): "EAGLE"}
 
 def digest(*parts: bytes | str) -> str:
     """128-bit BLAKE2b over length-prefixed parts, as 32 hex digits."""
-    h = hashlib.blake2b(digest_size=16)
+    pieces: list[bytes] = []
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        h.update(len(raw).to_bytes(8, "little"))
-        h.update(raw)
-    return h.hexdigest()
+        pieces += (len(raw).to_bytes(8, "little"), raw)
+    return hashlib.blake2b(b"".join(pieces), digest_size=16).hexdigest()
 
 
 def canonical_content(record: Any) -> bytes:
@@ -187,6 +186,14 @@ def model_vocab_size(config: Config) -> int | None:
     """Number of ids of the model (not of its tokenizer), by config.json."""
     model = _read_json(Path(config.model.path) / "config.json")
     value = model.get("vocab_size") or (model.get("text_config") or {}).get("vocab_size")
+    return value if isinstance(value, int) else None
+
+
+def model_context(config: Config) -> int | None:
+    """Tokens that the model was made for, by config.json."""
+    model = _read_json(Path(config.model.path) / "config.json")
+    text = model.get("text_config") or {}
+    value = text.get("max_position_embeddings") or model.get("max_position_embeddings")
     return value if isinstance(value, int) else None
 
 

@@ -8,8 +8,10 @@ which is nearly always, the whole text is encoded at once; both ways give the sa
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -18,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from workflow_scripts.config import Config, ConfigError
+from workflow_scripts.fast_bpe import Encode, fast_bpe
 from workflow_scripts.identity import (
     NO_THINKING,
     THINK_TOKENS,
@@ -104,9 +107,10 @@ class Prompts:
         end_ids: Sequence[int],
     ):
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._json = tokenizer_json
+        self._fast: Encode | None = None
         raw = json.loads(tokenizer_json)
         self.added = {t["content"]: t["id"] for t in raw.get("added_tokens", [])}
-        self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": []}))
         spelled = sorted(self.added, key=len, reverse=True)
         self._spelled = [*spelled, MASK]
         alternatives = "|".join(map(re.escape, spelled))
@@ -130,6 +134,17 @@ class Prompts:
             end_token_ids(config),
         )
 
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The tokenizer without control tokens: made when a text spells one."""
+        return Tokenizer.from_str(json.dumps({**json.loads(self._json), "added_tokens": []}))
+
+    def hasten(self) -> bool:
+        """Encode four times as fast from now on, where the tokenizer allows it; costs seconds and
+        memory to prepare, so it pays for many texts. Returns whether it does."""
+        self._fast = fast_bpe(self._json, self.tokenizer)
+        return self._fast is not None
+
     # ---- to ids ----
 
     def render(self, messages: Sequence[Message], answer_next: bool = True) -> str:
@@ -151,8 +166,15 @@ class Prompts:
 
     def encode(self, rendered: Sequence[str]) -> list[list[int]]:
         """Ids of rendered texts."""
-        plain = [i for i, text in enumerate(rendered) if MASK not in text]
         found: list[list[int]] = [[] for _ in rendered]
+        plain = []
+        for i, text in enumerate(rendered):
+            if MASK in text:
+                continue
+            if self._fast and (text.isascii() or unicodedata.is_normalized("NFC", text)):
+                found[i] = self._encode_fast(text, self._fast)
+            else:
+                plain.append(i)
         batch = self.tokenizer.encode_batch_fast(
             [rendered[i] for i in plain], add_special_tokens=False
         )
@@ -163,6 +185,15 @@ class Prompts:
                 found[i] = self._encode_masked(text)
         return found
 
+    def _encode_fast(self, text: str, encode: Encode) -> list[int]:
+        ids: list[int] = []
+        for piece in self._cut.split(text) if self._cut else [text]:
+            if piece in self.added:
+                ids.append(self.added[piece])
+            elif piece:
+                ids += encode(piece)
+        return ids
+
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the prompt that asks for the answer to the last message."""
         return self.encode([self.render(messages)])[0]
@@ -171,11 +202,13 @@ class Prompts:
         """Ids of plain text; spelled control tokens stay text."""
         return self._plain.encode(text, add_special_tokens=False).ids
 
-    def _masked(self, message: Message) -> Message:
-        return {
-            key: self._find_spelled.sub(self._mask, value) if isinstance(value, str) else value
-            for key, value in message.items()
-        }
+    def _masked(self, value: Any) -> Any:
+        """A message's texts, arguments of tool calls included, control tokens in them masked."""
+        if isinstance(value, str):
+            return self._find_spelled.sub(self._mask, value)
+        if isinstance(value, dict):
+            return {key: self._masked(inner) for key, inner in value.items()}
+        return [self._masked(inner) for inner in value] if isinstance(value, list) else value
 
     def _mask(self, match: re.Match[str]) -> str:
         return f"{MASK}{self._spelled.index(match[0])}{MASK}"

@@ -1,6 +1,7 @@
-"""Input files, line by line, with every line accounted for."""
+"""Input files, line by line or row by row, with every one of them accounted for."""
 
 import glob
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,47 @@ import orjson
 
 from workflow_scripts.config import ConfigError
 from workflow_scripts.identity import canonical_content, row_id
+from workflow_scripts.input_parts import (
+    BOM,
+    DAMAGE,
+    Bad,
+    Part,
+    format_of,
+    parts,
+    raw_lines,
+    rows,
+)
 
-BOM = b"\xef\xbb\xbf"
+__all__ = [
+    "Counts",
+    "Line",
+    "Part",
+    "format_of",
+    "input_files",
+    "parse_line",
+    "parts",
+    "read_lines",
+    "read_part",
+]
+
+# Files of a folder that hold data, by the end of their name; their format is found by content.
+# Some are none, whatever wildcard names them.
+DATA = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather")
+NO_DATA = {
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+    "README.md",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that is not blank.
+    """One line that is not blank, one element of an array or one row of a table.
 
-    `record` is the parsed JSON object; where the line is none, it is None and `reject` holds a
-    reason class and a message.
+    `record` is the parsed JSON object; where there is none, it is None and `reject` holds a reason
+    class and a message.
     """
 
     source: str
@@ -35,35 +67,115 @@ class Line:
 
 @dataclass(slots=True)
 class Counts:
+    """`bytes` are those of the text; of Parquet and Arrow, those of the rows as JSON."""
+
     lines: int = 0
     blank: int = 0
     bytes: int = 0
 
 
+# ---- which files --------------------------------------------------------------------------------
+
+
 def input_files(patterns: list[str]) -> list[str]:
-    """The files that paths and globs name, sorted, each once.
+    """The files that paths, globs and folders name, each once.
+
+    Files and folders are sorted; a folder's files come in the order that its state.json names, else
+    sorted.
 
     Raises:
-        ConfigError: a pattern matches nothing.
+        ConfigError: a pattern matches nothing, or only folders without data.
     """
-    found: set[str] = set()
+    matches: set[Path] = set()
     for pattern in patterns:
-        matches = [m for m in glob.glob(pattern, recursive=True) if Path(m).is_file()]
-        if not matches:
+        found = [Path(match) for match in glob.glob(pattern, recursive=True)]
+        if glob.has_magic(pattern):
+            found = [path for path in found if path.name not in NO_DATA]
+        if not found:
             raise ConfigError(f"input: {pattern} matches no file")
-        found.update(Path(m).as_posix() for m in matches)
-    return sorted(found)
+        if not any(path.is_file() or _folder_files(path) for path in found):
+            raise ConfigError(
+                f"input: {pattern} has no data file; looked for {', '.join(DATA)} (also .gz and "
+                ".zst) in the folder and those in it; other files can be named one by one"
+            )
+        matches.update(found)
+    files: dict[str, None] = {}
+    for path in sorted(matches):
+        for file in _folder_files(path) if path.is_dir() else [path]:
+            files[file.as_posix()] = None
+    return list(files)
 
 
-def read_lines(path: str, counts: Counts | None = None) -> Iterator[Line]:
-    """The lines of one JSON Lines file, blank ones counted and left out.
+def _folder_files(folder: Path) -> list[Path]:
+    """The data files of a folder and of those in it."""
+    state = folder / "state.json"
+    if state.is_file():
+        return _saved_files(state)
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            found += _folder_files(path)
+        elif path.is_file() and path.name not in NO_DATA:
+            name = path.name.lower().removesuffix(".gz").removesuffix(".zst").removesuffix(".zstd")
+            if name.endswith(DATA):
+                found.append(path)
+    return found
+
+
+def _saved_files(state: Path) -> list[Path]:
+    """The files of a folder that `save_to_disk` wrote. Others in it are caches."""
+    try:
+        saved = orjson.loads(state.read_bytes())
+        names = [entry["filename"] for entry in saved["_data_files"]]
+        chosen = saved.get("_indices_data_files")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"input: {state} does not name the files of a saved dataset") from None
+    if chosen:
+        raise ConfigError(
+            f"input: {state.parent} holds a selection of rows; call flatten_indices() on the "
+            "dataset and save it again"
+        )
+    files = [state.parent / str(name) for name in names]
+    for path in files:
+        if not path.is_file():
+            raise ConfigError(f"input: {state} names {path.name}, which is missing")
+    return files
+
+
+# ---- what is in them ----------------------------------------------------------------------------
+
+
+def read_lines(
+    path: str, counts: Counts | None = None, input_format: str = "auto"
+) -> Iterator[Line]:
+    """The lines or rows of one file, blank lines counted and left out.
 
     Only LF ends a line (U+2028 and U+0085 are text); a CR before it and a byte order mark at the
-    start are not content. Line numbers count from 1 and include blank lines.
+    start are not content. Numbers count from 1 and include blank lines.
     """
     counts = counts if counts is not None else Counts()
-    with open(path, "rb") as f:
-        for number, raw in enumerate(f, 1):
+    for part in parts(path, input_format):
+        yield from read_part(part, counts)
+
+
+def read_part(part: Part, counts: Counts) -> Iterator[Line]:
+    """The lines or rows of a part, as `read_lines` gives them."""
+    if part.format.startswith("jsonl"):
+        yield from _text_lines(part, counts)
+        return
+    for number, value in rows(part):
+        line = _row(part.path, number, value)
+        counts.lines += 1
+        counts.bytes += len(line.content)
+        yield line
+
+
+def _text_lines(part: Part, counts: Counts) -> Iterator[Line]:
+    number = part.first - 1
+    try:
+        for number, raw in enumerate(raw_lines(part), part.first):
             counts.lines += 1
             counts.bytes += len(raw)
             text = raw.removeprefix(BOM) if number == 1 else raw
@@ -71,7 +183,11 @@ def read_lines(path: str, counts: Counts | None = None) -> Iterator[Line]:
             if not text.strip():
                 counts.blank += 1
                 continue
-            yield parse_line(path, number, text)
+            yield parse_line(part.path, number, text)
+    except DAMAGE as error:
+        counts.lines += 1
+        message = f"the file is damaged from here on: {error}"
+        yield Line(part.path, number + 1, b"", None, ("damaged_file", message))
 
 
 def parse_line(source: str, number: int, text: bytes) -> Line:
@@ -87,4 +203,53 @@ def parse_line(source: str, number: int, text: bytes) -> Line:
     if not isinstance(record, dict):
         message = f"a JSON {type(record).__name__}, not an object"
         return Line(source, number, text, None, ("not_an_object", message))
-    return Line(source, number, canonical_content(record), record)
+    try:
+        content = canonical_content(record)
+        # what orjson drops or rounds without a word: a key that is there twice leaves quotes
+        # behind, a large integer becomes a float
+        rounded = b"+" in content and b"e+" in content
+        if rounded or content.count(b'"') != text.count(b'"') or b"\\u0022" in text:
+            json.loads(text.decode(), object_pairs_hook=_pairs, parse_int=_integer)
+    except TypeError:
+        return Line(source, number, text, None, ("invalid_json", "nested too deeply"))
+    except Bad as bad:
+        return Line(source, number, text, None, (bad.reason, bad.message))
+    return Line(source, number, content, record)
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        double = next(key for key in keys if keys.count(key) > 1)
+        raise Bad("duplicate_key", f"the key {double!r} occurs twice in an object")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise Bad("large_integer", f"the integer {digits[:24]} does not fit into 64 bits")
+    return int(digits)
+
+
+def _row(source: str, number: int, value: Any) -> Line:
+    """A line of an array's element or a table's row; a table's NaN and infinity become null."""
+    if isinstance(value, Bad):
+        return Line(source, number, b"", None, (value.reason, value.message))
+    if isinstance(value, bytes):
+        return parse_line(source, number, value)
+    try:
+        content = orjson.dumps(value, default=_json_default, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        return Line(source, number, b"", None, ("unreadable_value", str(error)))
+    return Line(source, number, content, orjson.loads(content))
+
+
+def _json_default(value: Any) -> str:
+    """Bytes are text where they are UTF-8, else hex digits; decimals and durations are text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return value.hex()
+    return str(value)

@@ -137,14 +137,21 @@ def _with_answers(
     found: list[dict[str, Any]] = []
     answers = iter(turns)
     for message in messages:
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or message.get("tool_calls"):
             found.append(message)
             continue
         turn = next(answers, None)
         if turn is None:
-            return found[:-1] if turns else found
+            return _to_last_answer(found) if turns else found
         new = {"role": "assistant", "content": turn["answer"]}
         if turn["reasoning"] is not None:
             new["reasoning_content"] = turn["reasoning"]
         found.append(new)
+    return found
+
+
+def _to_last_answer(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what asked for an answer that never came: a question, or calls and their results."""
+    while found and (found[-1]["role"] != "assistant" or found[-1].get("tool_calls")):
+        found = found[:-1]
     return found

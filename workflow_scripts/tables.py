@@ -30,7 +30,7 @@ IDENTITY = (
     ("line", pa.int64(), "line in it, counted from 1"),
     ("id", pa.string(), "the user's own id as JSON text, null where there is none; never a key"),
 )
-MESSAGES = "JSON list of {role, content, reasoning_content?}"
+MESSAGES = "JSON list of {role, content, reasoning_content?, tool_calls?}"
 
 AUDIT = schema(
     *IDENTITY,
@@ -38,7 +38,12 @@ AUDIT = schema(
     ("prompt_hash", pa.string(), "hash of the system and user texts: equal for equal prompts"),
     ("turns", pa.int32(), "assistant turns"),
     ("response_chars", pa.int64(), "characters of the last response, reasoning left out"),
-    ("response_tokens", pa.int64(), "tokens of the last response, reasoning included"),
+    (
+        "response_tokens",
+        pa.int64(),
+        "tokens of the last response as the template writes it, end token included",
+    ),
+    ("prompt_tokens", pa.int64(), "tokens of what stands before it, estimated"),
     ("response_class", pa.string(), "the worst class of the row's old responses"),
     ("flagged", pa.bool_(), "whether the audit calls the row's responses trivial"),
     ("rules", pa.list_(pa.string()), "declared rules that were applied"),

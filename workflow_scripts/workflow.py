@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.gpus import usable_gpus
-from workflow_scripts.identity import digest, file_sha256, run_hash, run_identity, tokenizer_file
+from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
 
@@ -54,7 +54,7 @@ class Run:
                     "input": config.input,
                     "input_format": config.input_format,
                     "audit": config.audit.model_dump(mode="json", exclude=_GATE_ONLY),
-                    "tokenizer": file_sha256(tokenizer_file(config)),
+                    **{k: self.identity[k] for k in ("tokenizer", "chat_template", "thinking")},
                 }
             ),
             "audit_gate": canonical(config.audit.model_dump(mode="json", include=_GATE_ONLY)),

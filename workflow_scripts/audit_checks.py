@@ -1,0 +1,107 @@
+"""The audit's looks at the prompts themselves: languages, near-duplicates, held-out sets.
+
+Languages are those of a random sample; the other two read every prompt and are made on request.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from workflow_scripts.audit_scans import visible
+from workflow_scripts.config import Audit, Rules
+from workflow_scripts.contamination import HeldOut
+from workflow_scripts.conversation import Reject, read_conversation
+from workflow_scripts.near_duplicates import clusters
+from workflow_scripts.read_input import input_files, read_lines
+from workflow_scripts.tables import read_batches
+
+SAMPLED = 2000  # prompts whose language is looked at
+LANGUAGE_CHARS = 500
+LARGEST = 5  # clusters shown
+EXAMPLES = 5
+
+
+def asked(messages: str) -> str:
+    """The user's texts of a conversation in its JSON form."""
+    turns = orjson.loads(messages)
+    return "\n".join(m["content"] for m in turns if m["role"] == "user" and m["content"])
+
+
+def prompts(rows: Path) -> Iterator[tuple[str, str]]:
+    """Where each accepted row stands, and what its user asks."""
+    for batch in read_batches(rows, 1024):
+        columns = (batch.column(name).to_pylist() for name in ("source", "line", "messages"))
+        for source, line, messages in zip(*columns, strict=True):
+            yield f"{source}:{line}", asked(messages)
+
+
+def languages(rows: Path) -> dict[str, Any]:
+    """Languages of up to SAMPLED prompts; row ids are hashes, so the lowest are a random sample."""
+    import py3langid  # type: ignore[import-untyped]  # loads its model
+
+    ids = pl.scan_parquet(rows).select("row_id").collect()["row_id"]
+    last = ids.sort()[min(SAMPLED, len(ids)) - 1] if len(ids) else ""
+    found = pl.scan_parquet(rows).filter(pl.col("row_id") <= last).select("messages").collect()
+    counts = Counter(
+        py3langid.classify(asked(messages)[:LANGUAGE_CHARS])[0] for messages in found["messages"]
+    )
+    return {"sampled": found.height, "counts": dict(counts.most_common())}
+
+
+def near_duplicates(rows: Path, threshold: float) -> dict[str, Any]:
+    """Clusters of prompts that are nearly or exactly the same."""
+    first_of = clusters((text for _, text in prompts(rows)), threshold)
+    sizes = Counter(first_of)
+    many = {first: size for first, size in sizes.items() if size > 1}
+    shown = dict(sorted(many.items(), key=lambda item: (-item[1], item[0]))[:LARGEST])
+    found: dict[int, tuple[str, str]] = {}
+    if shown:
+        for index, entry in enumerate(prompts(rows)):
+            if index in shown:
+                found[index] = entry
+    return {
+        "threshold": threshold,
+        "clusters": len(many),
+        "rows": sum(many.values()),
+        "largest": [
+            {"rows": size, "text": visible(found[first][1]), "examples": [found[first][0]]}
+            for first, size in shown.items()
+        ],
+    }
+
+
+def contamination(rows: Path, settings: Audit) -> dict[str, Any]:
+    """Prompts that share words with held-out sets.
+
+    Raises:
+        ConfigError: a pattern of `audit.held_out` matches nothing.
+    """
+    held_out = HeldOut(settings.contamination_ngram)
+    for path in input_files(settings.held_out):
+        for line in read_lines(path):
+            if line.record is not None:
+                held_out.add(path, _whole(line.record))
+    count = 0
+    examples: list[str] = []
+    for where, text in prompts(rows):
+        if hits := held_out.hits(text):
+            count += 1
+            if len(examples) < EXAMPLES:
+                name, shared = hits[0]
+                examples.append(f"{where}: {shared[:120]} ({name})")
+    told = {name: {"rows": c["rows"], "hits": c["hit"]} for name, c in held_out.counts().items()}
+    ngram = settings.contamination_ngram
+    return {"ngram": ngram, "held_out": told, "rows": count, "examples": examples}
+
+
+def _whole(record: dict[str, Any]) -> str:
+    """A held-out row's texts: its conversation, or all its strings where it has none."""
+    try:
+        turns = read_conversation(record, Rules()).turns
+    except Reject:
+        return "\n".join(value for value in record.values() if isinstance(value, str))
+    return "\n".join(turn.content for turn in turns if turn.content)

@@ -1,0 +1,447 @@
+"""What the audit says: counts into audit/report.json, findings in words, a verdict.
+
+The report's schema is described in docs/audit.md.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from workflow_scripts.audit_rows import AssistantTurns, Findings
+from workflow_scripts.audit_scans import CLASS_TEXT, TRIVIAL, visible
+from workflow_scripts.config import Config, Estimate
+from workflow_scripts.conversation import Turn
+from workflow_scripts.identity import model_context
+from workflow_scripts.input_parts import format_of
+from workflow_scripts.prompts import Prompts
+
+TOP = 10  # repeated responses shown
+PARTS = 20  # equal parts of the input, in its order
+TENTHS = 10  # of one source
+FEW_ROWS = 100  # of a source or part that say nothing by themselves
+NAMED = 5  # rows named for a finding
+GUESSED_TOKENS = 1024.0  # of an answer where the old ones tell nothing
+LEVELS = ("worthless", "suspicious", "note")
+
+
+@dataclass(slots=True)
+class Repeated:
+    """Short responses, and ones with their numbers as 0, that many prompts got."""
+
+    texts: pl.DataFrame
+    patterns: pl.DataFrame
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that was read. `rows` is audit/rows.parquet, `counted` its columns without texts."""
+
+    found: Findings
+    per_source: dict[str, Findings]
+    counted: pl.DataFrame
+    repeated: Repeated
+    examples: dict[str, list[dict[str, Any]]]
+    rows: Path
+    checks: dict[str, Any]  # languages, near_duplicates, contamination
+
+
+def build(
+    config: Config, prompts: Prompts, turns: AssistantTurns, evidence: Evidence
+) -> dict[str, Any]:
+    """The report, all of its keys."""
+    found, frame = evidence.found, evidence.counted
+    accepted, flagged = frame.height, int(frame["flagged"].sum())
+    empty = turns.text(Turn("assistant", ""))
+    (empty_ids,) = prompts.encode([empty])
+    share = flagged / accepted if accepted else 1.0
+    result: dict[str, Any] = {
+        "verdict": "ok",
+        "trivial_share": round(share, 6),
+        "thresholds": {
+            "suspicious": config.audit.suspicious_share,
+            "worthless": config.audit.worthless_share,
+        },
+        "reasons": [],
+        "findings": [],
+        "lines": found.lines.lines,
+        "blank_lines": found.lines.blank,
+        "bytes": found.lines.bytes,
+        "accepted": accepted,
+        "flagged": flagged,
+        "rejected": sum(found.rejects.values()),
+        "reject_reasons": dict(found.rejects.most_common()),
+        "reject_examples": found.reject_examples,
+        "rules_applied": dict(sorted(found.rules.items())),
+        "tokenized": dict(sorted(found.tokenized.items())),
+        "response_classes": _counts(frame, "response_class"),
+        "class_examples": evidence.examples,
+        "top_repeated_responses": _repeated(evidence.repeated.texts, prompts),
+        "top_repeated_patterns": _repeated(evidence.repeated.patterns, prompts),
+        "response_tokens": _lengths(frame["response_tokens"]),
+        "response_token_counts": _histogram(frame["response_tokens"]),
+        "empty_turn": {"tokens": len(empty_ids), "ids": empty_ids, "text": empty},
+        "spikes": _spikes(evidence, prompts, turns, config.audit.spike_share),
+        "prompt_tokens": _lengths(frame["prompt_tokens"]),
+        "prompt_token_counts": _histogram(frame["prompt_tokens"]),
+        "context": _context(config, frame),
+        "positions": _positions(frame, PARTS),
+        "sources": _sources(config, evidence),
+        "columns": {
+            source: {key: types for key, types in sorted(part.columns.items())}
+            for source, part in evidence.per_source.items()
+        },
+        "prompts": _prompts(evidence),
+        "scripts": _counts(frame, "script"),
+        **evidence.checks,
+        "control_tokens": _scanned(found, "control", "tokens"),
+        "encoding": _scanned(found, "damage", "kinds"),
+        "personal_data": _scanned(found, "personal", "kinds"),
+        "ids": {
+            "missing": frame["id_key"].null_count(),
+            "duplicate": int(frame.height - frame["id_key"].null_count())
+            - frame["id_key"].drop_nulls().n_unique(),
+        },
+        "estimate": estimate(config.audit.estimate, frame, frame),
+        "estimate_trivial": estimate(config.audit.estimate, frame, frame.filter(pl.col("flagged"))),
+    }
+    result["findings"] = findings(config, result, frame)
+    result["verdict"], result["reasons"] = verdict(result)
+    return result
+
+
+# ---- counts ----
+
+
+def _counts(frame: pl.DataFrame, column: str) -> dict[str, int]:
+    counts = (
+        frame[column]
+        .cast(pl.String)
+        .value_counts()
+        .sort(["count", column], descending=[True, False])
+    )
+    return dict(counts.iter_rows())
+
+
+def _lengths(values: pl.Series) -> dict[str, float]:
+    return {
+        "total": int(values.sum() or 0),
+        "mean": round(float(values.mean() or 0), 1),  # type: ignore[arg-type]
+        "median": values.median() or 0,  # type: ignore[dict-item]
+        "p95": values.quantile(0.95) or 0,
+        "max": values.max() or 0,  # type: ignore[dict-item]
+    }
+
+
+def _histogram(values: pl.Series) -> dict[str, int]:
+    counts = values.rename("n").value_counts().sort("n")
+    return {str(length): rows for length, rows in counts.iter_rows()}
+
+
+def _repeated(found: pl.DataFrame, prompts: Prompts) -> list[dict[str, Any]]:
+    top = found.head(TOP)
+    lengths = map(len, prompts.encode(top["text"].to_list()))
+    return [
+        {"text": visible(text), "rows": rows, "prompts": asked, "tokens": tokens}
+        for (text, asked, rows), tokens in zip(top.iter_rows(), lengths, strict=True)
+    ]
+
+
+def _named(frame: pl.DataFrame) -> list[str]:
+    return [f"{source}:{line}" for source, line in frame.head(NAMED)["source", "line"].iter_rows()]
+
+
+def _spikes(
+    evidence: Evidence, prompts: Prompts, turns: AssistantTurns, share: float
+) -> list[dict[str, Any]]:
+    """Lengths that very many rows have, each with the response that is most frequent there."""
+    frame = evidence.counted
+    counts = frame["response_tokens"].value_counts()
+    counts = counts.sort(["count", "response_tokens"], descending=[True, False])
+    spikes = []
+    for tokens, rows in counts.filter(pl.col("count") >= share * frame.height).head(5).iter_rows():
+        if rows < 2:
+            continue
+        there = frame.filter(pl.col("response_tokens") == tokens)
+        keys = there["response_key"].value_counts().sort(["count", "response_key"], descending=True)
+        first = there.filter(pl.col("response_key") == keys["response_key"][0]).head(1)
+        text = turns.text(_last_turn(evidence.rows, first["source"][0], first["line"][0]))
+        spikes.append(
+            {
+                "tokens": tokens,
+                "rows": rows,
+                "share": round(rows / frame.height, 6),
+                "distinct": keys.height,
+                "ids": prompts.encode([text])[0][:64],
+                "text": visible(text),
+                "examples": _named(there),
+            }
+        )
+    return spikes
+
+
+def _last_turn(rows: Path, source: str, line: int) -> Turn:
+    found = pl.scan_parquet(rows).filter(pl.col("source") == source, pl.col("line") == line)
+    message = orjson.loads(found.select("messages").collect()["messages"][0])[-1]
+    return Turn("assistant", message["content"], message.get("reasoning_content"))
+
+
+def _context(config: Config, frame: pl.DataFrame) -> dict[str, Any]:
+    """Prompts that fill the model's context, so that no answer fits."""
+    limit = config.audit.context_length or model_context(config)
+    over = frame.filter(pl.col("prompt_tokens") >= limit) if limit else frame.clear()
+    return {"limit": limit, "over": over.height, "examples": _named(over)}
+
+
+def _positions(frame: pl.DataFrame, count: int) -> list[dict[str, int]]:
+    """Equal parts of the rows in the input's order, with how many are flagged in each."""
+    rows, cuts = frame.height, min(count, frame.height)
+    edges = [k * rows // cuts for k in range(cuts + 1)] if cuts else []
+    return [
+        {"first": start + 1, "rows": end - start, "flagged": int(frame["flagged"][start:end].sum())}
+        for start, end in pairwise(edges)
+    ]
+
+
+def _sources(config: Config, evidence: Evidence) -> dict[str, dict[str, Any]]:
+    frame = evidence.counted
+    parts = {str(k[0]): f for k, f in frame.partition_by("source", as_dict=True).items()}
+    told = {}
+    for source, found in evidence.per_source.items():
+        own = parts.get(source, frame.clear())
+        told[source] = {
+            "format": format_of(source, config.input_format),
+            "lines": found.lines.lines,
+            "blank": found.lines.blank,
+            "rejected": sum(found.rejects.values()),
+            "accepted": own.height,
+            "flagged": int(own["flagged"].sum()),
+            "response_tokens": int(own["response_tokens"].sum()),
+            "prompt_tokens": int(own["prompt_tokens"].sum()),
+            "parts": [round(part["flagged"] / part["rows"], 4) for part in _positions(own, TENTHS)],
+        }
+    return told
+
+
+def _prompts(evidence: Evidence) -> dict[str, Any]:
+    frame = evidence.counted
+    keys = frame["prompt_key"].value_counts().filter(pl.col("count") > 1)
+    top = []
+    for key, rows in keys.sort(["count", "prompt_key"], descending=True).head(3).iter_rows():
+        first = frame.filter(pl.col("prompt_key") == key).head(1)
+        scan = pl.scan_parquet(evidence.rows).filter(
+            pl.col("source") == str(first["source"][0]), pl.col("line") == first["line"][0]
+        )
+        messages = orjson.loads(scan.select("messages").collect()["messages"][0])
+        asked = next((m["content"] for m in messages if m["role"] == "user"), "")
+        top.append({"text": visible(asked), "rows": rows, "examples": _named(first)})
+    return {
+        "distinct": frame["prompt_key"].n_unique(),
+        "turns": int(frame["turns"].sum()),
+        "multi_turn_rows": int((frame["turns"] > 1).sum()),
+        "duplicate_rows": int(keys["count"].sum() or 0) - keys.height,
+        "top": top,
+    }
+
+
+def _scanned(found: Findings, name: str, key: str) -> dict[str, Any]:
+    counts: Counter[str] = getattr(found, name)
+    kinds = {kind: rows for kind, rows in counts.most_common() if kind}
+    return {"rows": counts[""], key: kinds, "examples": found.examples.get(name, [])}
+
+
+def estimate(settings: Estimate, frame: pl.DataFrame, asked: pl.DataFrame) -> dict[str, Any]:
+    """Tokens, GPU hours and cost of regenerating rows, with what was assumed."""
+    good = frame.filter(~pl.col("flagged"))["response_tokens"]
+    mean = settings.mean_output_tokens
+    if mean is not None:
+        assumed = f"{mean:,.0f} tokens an answer, as audit.estimate.mean_output_tokens says"
+    elif len(good) >= FEW_ROWS:
+        mean = float(good.mean())  # type: ignore[arg-type]
+        assumed = f"{mean:,.0f} tokens an answer, the mean of the {len(good):,} old responses that "
+        assumed += "are not trivial; a thinking model writes several times as much"
+    else:
+        mean = GUESSED_TOKENS
+        assumed = f"{mean:,.0f} tokens an answer, a guess: too few old responses are usable"
+    turns = int(asked["turns"].sum())
+    hours = turns * mean / settings.tokens_per_s / 3600
+    price = settings.price_per_gpu_hour
+    return {
+        "rows": asked.height,
+        "turns": turns,
+        "mean_output_tokens": round(mean, 1),
+        "output_tokens": round(turns * mean),
+        "assumption": f"{assumed}; {settings.tokens_per_s:,.0f} tokens/s a GPU",
+        "tokens_per_s": settings.tokens_per_s,
+        "gpus": settings.gpus,
+        "gpu_hours": round(hours, 3),
+        "hours": round(hours / settings.gpus, 3),
+        "price_per_gpu_hour": price,
+        "cost": None if price is None else round(hours * price, 2),
+    }
+
+
+# ---- in words ----
+
+
+def findings(config: Config, found: dict[str, Any], frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """What a reader should know, the worst first."""
+    out: list[dict[str, Any]] = []
+    rows = found["accepted"]
+
+    def say(name: str, level: str, count: int, text: str, examples: list[str]) -> None:
+        if count:
+            share = round(count / max(rows, 1), 6)
+            entry = {"name": name, "level": level, "rows": count, "share": share}
+            out.append({**entry, "text": text, "examples": examples})
+
+    limits, share = found["thresholds"], found["trivial_share"]
+    level = "note" if share < limits["suspicious"] else "suspicious"
+    level = "worthless" if share >= limits["worthless"] else level
+    classes = found["response_classes"]
+    flagged = frame.filter(pl.col("flagged"))
+    kinds = ", ".join(f"{classes[c]:,} {CLASS_TEXT[c]}" for c in TRIVIAL if c in classes)
+    say(
+        "trivial_responses",
+        level,
+        found["flagged"],
+        f"Trivial responses: {kinds}.",
+        _named(flagged),
+    )
+    for spike in found["spikes"]:
+        shown = f"{spike['rows']:,} responses are exactly {spike['tokens']} tokens long"
+        if spike["tokens"] == found["empty_turn"]["tokens"] and spike["distinct"] == 1:
+            shown += ": the empty assistant turn as this template writes it"
+        elif spike["distinct"] < spike["rows"] / 2:
+            shown += f", only {spike['distinct']:,} of them different"
+        same = spike["distinct"] < spike["rows"] / 2
+        say(
+            "length_spike", level if same else "note", spike["rows"], shown + ".", spike["examples"]
+        )
+    for source, told in found["sources"].items():
+        bad = told["flagged"] / max(told["accepted"], 1)
+        if (
+            len(found["sources"]) > 1
+            and told["accepted"] >= FEW_ROWS
+            and bad >= limits["worthless"]
+        ):
+            own = flagged.filter(pl.col("source").cast(pl.String) == source)
+            text = f"{source}: {100 * bad:.1f} % of its {told['accepted']:,} responses are trivial."
+            say("bad_source", "suspicious", told["flagged"], text, _named(own))
+    bad_parts = [
+        p for p in found["positions"]
+        if p["rows"] >= FEW_ROWS / 2 and p["flagged"] / p["rows"] >= limits["worthless"]
+    ]  # fmt: skip
+    if bad_parts and share < limits["worthless"]:
+        first, last = bad_parts[0], bad_parts[-1]
+        text = f"The trivial responses are not spread evenly: rows {first['first']:,} to "
+        text += f"{last['first'] + last['rows'] - 1:,} hold most of them."
+        say("bad_stretch", "suspicious", sum(p["flagged"] for p in bad_parts), text, [])
+    for top in found["top_repeated_patterns"][:1]:
+        text = f"{top['rows']:,} responses to {top['prompts']:,} prompts differ only in numbers: "
+        say("repeated_pattern", "suspicious", top["rows"], f"{text}`{top['text'][:80]}`.", [])
+    only = frame.filter(pl.col("response_class") == "reasoning_only")
+    text = f"{only.height:,} responses have a reasoning but no answer."
+    say("reasoning_only", "suspicious", only.height, text, _named(only))
+    least = found["empty_turn"]["tokens"] + config.audit.short_tokens
+    brief = frame.filter(~pl.col("flagged"), pl.col("response_tokens") <= least)
+    text = f"{brief.height:,} responses are short (at most {config.audit.short_tokens} tokens of "
+    text += "answer) but differ from each other; they are not counted as trivial."
+    say("short_responses", "note", brief.height, text, _named(brief))
+    _input_findings(found, say)
+    return sorted(out, key=lambda entry: (LEVELS.index(entry["level"]), -entry["rows"]))
+
+
+def _input_findings(found: dict[str, Any], say: Any) -> None:
+    rejected, lines = found["rejected"], found["accepted"] + found["rejected"]
+    worst = ", ".join(f"{n:,} {name}" for name, n in list(found["reject_reasons"].items())[:3])
+    say(
+        "rejected_lines",
+        "suspicious" if rejected > 0.05 * lines else "note",
+        rejected,
+        f"{rejected:,} of {lines:,} lines cannot be used ({worst}); see audit/rejected.jsonl.",
+        [example.split(": ", 1)[0] for example in found["reject_examples"].values()][:NAMED],
+    )
+    over = found["context"]
+    limit = over["limit"] or 0
+    text = f"{over['over']:,} prompts fill the context of {limit:,} tokens; no answer fits."
+    say("over_context", "suspicious", over["over"], text, over["examples"])
+    asked = found["prompts"]
+    text = f"{asked['duplicate_rows']:,} rows repeat an earlier row's prompt exactly."
+    named = [example for top in asked["top"] for example in top["examples"]]
+    say("duplicate_prompts", "note", asked["duplicate_rows"], text, named)
+    for name, what in (
+        (
+            "control_tokens",
+            "rows spell the tokenizer's control tokens in user text; they stay text",
+        ),
+        ("encoding", "rows hold damaged text (wrong decoding, control characters)"),
+        ("personal_data", "rows seem to hold personal data; look before you publish"),
+    ):
+        told = found[name]
+        kinds = told["tokens" if name == "control_tokens" else "kinds"]
+        listed = ", ".join(f"{kind} {rows:,}" for kind, rows in list(kinds.items())[:4])
+        say(name, "note", told["rows"], f"{told['rows']:,} {what}: {listed}.", told["examples"])
+    if near := found["near_duplicates"]:
+        count = near["rows"] - near["clusters"]
+        text = f"{count:,} rows nearly repeat another row's prompt ({near['clusters']:,} clusters "
+        text += f"at a similarity of {near['threshold']:g})."
+        named = [example for top in near["largest"] for example in top["examples"]]
+        say("near_duplicates", "note", count, text, named[:NAMED])
+    if held := found["contamination"]:
+        sets = ", ".join(name for name, told in held["held_out"].items() if told["hits"])
+        text = f"{held['rows']:,} prompts share {held['ngram']} words in a row with held-out sets "
+        named = [example.split(": ")[0] for example in held["examples"]]
+        say("contamination", "suspicious", held["rows"], f"{text}({sets}).", named)
+    if found["ids"]["duplicate"]:
+        count = found["ids"]["duplicate"]
+        say("duplicate_ids", "note", count, f"{count:,} rows repeat another row's id.", [])
+    if found["tokenized"].get("other prompt"):
+        count = found["tokenized"]["other prompt"]
+        text = f"{count:,} tokenized rows hold another prompt than this template would write."
+        say("other_template", "suspicious", count, text, [])
+
+
+def verdict(found: dict[str, Any]) -> tuple[str, list[str]]:
+    """The verdict on the responses, and the numbers that led to it."""
+    share, limits, rows = found["trivial_share"], found["thresholds"], found["accepted"]
+    if not rows:
+        return "worthless", ["no line of the input can be used"]
+    said = f"{found['flagged']:,} of {rows:,} responses ({100 * share:.1f} %) are trivial"
+    worst = [f["text"] for f in found["findings"] if f["name"] in ("bad_source", "bad_stretch")]
+    if share >= limits["worthless"]:
+        return "worthless", [f"{said}; worthless from {100 * limits['worthless']:g} % on", *worst]
+    if share >= limits["suspicious"]:
+        return "suspicious", [
+            f"{said}; suspicious from {100 * limits['suspicious']:g} % on",
+            *worst,
+        ]
+    return ("suspicious" if worst else "ok"), [said, *worst]
+
+
+def _price(cost: dict[str, Any]) -> str:
+    hours = cost["gpu_hours"]
+    time = f"{hours:,.1f} GPU hours" if hours >= 1 else f"{60 * hours:,.0f} GPU minutes"
+    money = f", cost {cost['cost']:,.2f}" if cost["cost"] is not None else ""
+    return f"{cost['output_tokens']:,} tokens, {time}{money}"
+
+
+def summary(found: dict[str, Any]) -> list[str]:
+    """The report in ten lines."""
+    told = found["response_tokens"]
+    cost, part = found["estimate"], found["estimate_trivial"]
+    lines = [
+        f"audit: {found['verdict'].upper()}: {found['reasons'][0]}",
+        f"  responses  median {told['median']:,.0f} tokens, mean {told['mean']:,.0f}, "
+        f"p95 {told['p95']:,.0f}, {told['total']:,} in all",
+        f"  input      {found['lines']:,} lines: {found['accepted']:,} accepted, "
+        f"{found['rejected']:,} rejected, {found['blank_lines']:,} blank",
+        f"  to ask     all {cost['rows']:,} rows: {_price(cost)}; "
+        f"the {part['rows']:,} trivial ones: {_price(part)}",
+    ]
+    lines += [f"  {f['level']:10} {f['text']}" for f in found["findings"][:5]]
+    return [line[:200] for line in lines] + ["  all of it is in audit/report.html"]

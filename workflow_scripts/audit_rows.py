@@ -1,0 +1,315 @@
+"""The audit's reading: input lines become rows, in as many processes as there are cores.
+
+Each part of an input file is read by one process, which writes the part's rows to a file of its own
+and returns what it counted. Parts are taken in the input's order, so nothing depends on who was
+first.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from workflow_scripts.audit_scans import (
+    TRIVIAL,
+    damage,
+    folded,
+    pattern,
+    personal,
+    response_class,
+    script,
+)
+from workflow_scripts.config import Config
+from workflow_scripts.conversation import (
+    FOUND,
+    Conversation,
+    Reject,
+    Turn,
+    prompt_hash,
+    read_conversation,
+)
+from workflow_scripts.identity import digest
+from workflow_scripts.input_parts import Part
+from workflow_scripts.prompts import MASK, PromptError, Prompts
+from workflow_scripts.read_input import Counts, Line, read_part
+from workflow_scripts.tables import AUDIT
+from workflow_scripts.tokenized import Detokenizer, is_tokenized
+
+BATCH = 1024  # rows encoded at a time
+EXAMPLES = 5  # rows named for a finding, per part
+SHORT_CHARS = 200  # texts up to this length are encoded once and remembered
+REMEMBERED = 200_000
+# Columns that only the audit itself needs, beside those of rows.parquet.
+PART = pa.schema(
+    [
+        *AUDIT,
+        pa.field("response_key", pa.uint64()),
+        pa.field("prompt_key", pa.uint64()),
+        pa.field("id_key", pa.uint64()),
+        pa.field("short_text", pa.string()),
+        pa.field("pattern", pa.string()),
+        pa.field("script", pa.string()),
+    ]
+)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is counted while the lines go by; findings of parts are added up."""
+
+    lines: Counts = field(default_factory=Counts)
+    rejects: Counter[str] = field(default_factory=Counter)
+    reject_examples: dict[str, str] = field(default_factory=dict)
+    rejected: bytes = b""  # lines of audit/rejected.jsonl
+    rules: Counter[str] = field(default_factory=Counter)
+    columns: defaultdict[str, dict[str, int]] = field(
+        default_factory=lambda: defaultdict(dict)  # key -> type -> rows
+    )
+    damage: Counter[str] = field(default_factory=Counter)  # rows by kind; "" counts rows
+    personal: Counter[str] = field(default_factory=Counter)
+    control: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    tokenized: Counter[str] = field(default_factory=Counter)
+
+    def note(self, name: str, where: str) -> None:
+        known = self.examples.setdefault(name, [])
+        if len(known) < EXAMPLES:
+            known.append(where)
+
+    def add(self, other: "Findings") -> None:
+        for name in ("lines", "blank", "bytes"):
+            total = getattr(self.lines, name) + getattr(other.lines, name)
+            setattr(self.lines, name, total)
+        for name in ("rejects", "rules", "damage", "personal", "control", "tokenized"):
+            getattr(self, name).update(getattr(other, name))
+        for key, types in other.columns.items():
+            known = self.columns[key]
+            for kind, rows in types.items():
+                known[kind] = known.get(kind, 0) + rows
+        for reason, example in other.reject_examples.items():
+            self.reject_examples.setdefault(reason, example)
+        for name, named in other.examples.items():
+            for where in named:
+                self.note(name, where)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row on its way: its columns, and what is still to be counted in tokens."""
+
+    columns: dict[str, Any]
+    response: str | int  # as the template writes it, or a number of tokens
+    prompt: str
+
+
+class Reader:
+    """Reads parts of the input.
+
+    Args:
+        config: the run's configuration.
+        prompts: the model's template and tokenizer.
+        folder: where the rows of the parts go.
+    """
+
+    def __init__(self, config: Config, prompts: Prompts, folder: Path):
+        self.config = config
+        self.prompts = prompts
+        self.folder = folder
+        self.columns = FOUND if config.audit.columns == FOUND else config.audit.columns
+        self.turns = AssistantTurns(prompts)
+        self.detokenizer = Detokenizer(prompts)
+        self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
+        self.overhead = self._overhead()
+        self._lengths: dict[str, int] = {}
+
+    def _overhead(self) -> int:
+        """Tokens that the template adds to a question: what is around it and the opener."""
+        whole, bare = self.prompts.encode([self.prompts.render([{**PROBE}]), PROBE["content"]])
+        return len(whole) - len(bare)
+
+    def read(self, part: Part) -> tuple[Path, Findings]:
+        """Read one part; returns the file with its rows and what was counted."""
+        path = self.folder / f"{digest(part.path)}-{part.number:06d}.arrow"
+        found = Findings()
+        rejected: list[bytes] = []
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, PART) as writer:
+            batch: list[_Row] = []
+            for line in read_part(part, found.lines):
+                try:
+                    batch.append(self._row(line, found))
+                except Reject as reject:
+                    rejected.append(_rejected(line, reject, found))
+                if len(batch) >= BATCH:
+                    writer.write(self._finished(batch))
+                    batch = []
+            if batch:
+                writer.write(self._finished(batch))
+        found.rejected = b"".join(rejected)
+        return path, found
+
+    def _row(self, line: Line, found: Findings) -> _Row:
+        record = line.record
+        if record is None:
+            reason, message = line.reject or ("invalid_json", "")
+            raise Reject(reason, message)
+        for key, value in record.items():
+            kinds, kind = found.columns[key], type(value).__name__
+            kinds[kind] = kinds.get(kind, 0) + 1
+        audit, response_ids = self.config.audit, None
+        if is_tokenized(record, audit.columns):
+            told = self.detokenizer.conversation(record, audit.columns)
+            turns = [_turn(message) for message in told.messages]
+            conversation = Conversation(turns)
+            response_ids = told.response_ids
+            found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
+        else:
+            conversation = read_conversation(record, audit.rules, self.columns)
+        if conversation.used:
+            found.rules.update(set(conversation.used))
+        messages = [turn.as_dict() for turn in conversation.turns]
+        responses = conversation.responses()
+        last = responses[-1]
+        asked = [turn.content or "" for turn in conversation.turns[:-1]]
+        question = asked[-1] if asked else ""
+        classes = {response_class(turn) for turn in responses}
+        text = last.content or ""
+        if text and _starts_alike(text, question) and folded(text) == folded(question):
+            classes.add("echo")
+        own_id, prompt = user_id(record, audit.columns.id), prompt_hash(messages)
+        short = 0 < len(text) <= audit.repeated_max_chars
+        row = {
+            "row_id": line.row_id,
+            "content_hash": digest(line.content),
+            "source": line.source,
+            "line": line.line,
+            "id": own_id,
+            "messages": orjson.dumps(messages).decode(),
+            "prompt_hash": prompt,
+            "turns": len(responses),
+            "response_chars": len(text),
+            "response_class": next(
+                (c for c in (*TRIVIAL, "reasoning_only") if c in classes), "normal"
+            ),
+            "rules": sorted(set(conversation.used)),
+            "flagged": False,
+            "response_key": key64(f"{last.reasoning}\n{text}" if last.reasoning else text),
+            "prompt_key": int(prompt[:16], 16),
+            "id_key": None if own_id is None else key64(own_id),
+            "short_text": folded(text) or None if short else None,
+            "pattern": pattern(text) if short else None,
+            "script": script(question),
+        }
+        self._scan(line, conversation.turns, found)
+        length: str | int = self.turns.text(last) if response_ids is None else len(response_ids)
+        return _Row(row, length, "\n".join(asked).replace(MASK, ""))
+
+    def _scan(self, line: Line, turns: list[Turn], found: Findings) -> None:
+        texts = [turn.content for turn in turns if turn.content]
+        where = f"{line.source}:{line.line}"
+        for name, kinds in (
+            ("damage", damage(line.content, texts)),
+            ("personal", personal(line.content, texts)),
+        ):
+            if kinds:
+                getattr(found, name).update({"", *kinds})
+                if name == "damage":  # the row of personal data is nobody's business
+                    found.note(name, where)
+        if any(beginning in line.content for beginning in self.spelled):
+            given = [t.content for t in turns if t.role != "assistant" and t.content]
+            spelled = {w for w in self.prompts.added if any(w in text for text in given)}
+            if spelled:
+                found.control.update({"", *spelled})
+                found.note("control", where)
+
+    def _finished(self, batch: list[_Row]) -> pa.RecordBatch:
+        """The batch's rows with their lengths in tokens."""
+        known = self._lengths
+        texts = [text for row in batch for text in (row.response, row.prompt)]
+        unknown = list({t: None for t in texts if isinstance(t, str) and t not in known})
+        fresh = dict(zip(unknown, map(len, self.prompts.encode(unknown)), strict=True))
+        if len(known) < REMEMBERED:
+            known.update((t, n) for t, n in fresh.items() if len(t) <= SHORT_CHARS)
+
+        def length(text: str | int) -> int:
+            if isinstance(text, int):
+                return text
+            return fresh[text] if text in fresh else known[text]
+
+        for row in batch:
+            row.columns["response_tokens"] = length(row.response)
+            row.columns["prompt_tokens"] = length(row.prompt) + self.overhead
+        return pa.RecordBatch.from_pylist([row.columns for row in batch], PART)
+
+
+def key64(text: str) -> int:
+    """A hash that equal texts share, for counting them."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+
+
+def _starts_alike(one: str, other: str) -> bool:
+    return one.lstrip()[:8].casefold() == other.lstrip()[:8].casefold()
+
+
+PROBE = {"role": "user", "content": "Hello"}
+
+
+class AssistantTurns:
+    """What the template makes of a response: the text after the assistant's header, as training
+    would see it. The empty response of a Qwen template is an empty reasoning and the end token,
+    six tokens."""
+
+    def __init__(self, prompts: Prompts):
+        self.prompts = prompts
+        self.before = prompts.render([PROBE], answer_next=False)
+        opener = prompts.render([PROBE])[len(self.before) :].split("<think>")[0]
+        self.header = self.before + opener
+        self._known: dict[tuple[str | None, str], str] = {}
+
+    def text(self, turn: Turn) -> str:
+        """The rendered response; a missing one is rendered as an empty one."""
+        key = (turn.reasoning, turn.content or "")
+        if (known := self._known.get(key)) is not None:
+            return known
+        message = {"role": "assistant", "content": key[1]}
+        if turn.reasoning is not None:
+            message["reasoning_content"] = turn.reasoning
+        try:
+            whole = self.prompts.render([PROBE, message], answer_next=False)
+        except PromptError:  # a template that refuses it: the text alone
+            return key[1]
+        found = whole.removeprefix(self.header)
+        if found is whole:  # this template writes the turn otherwise when an answer follows
+            found = whole.removeprefix(self.before)
+        if len(key[1]) <= SHORT_CHARS and len(self._known) < REMEMBERED:
+            self._known[key] = found
+        return found
+
+
+def _turn(message: dict[str, Any]) -> Turn:
+    return Turn(message["role"], message["content"], message.get("reasoning_content"))
+
+
+def user_id(record: dict[str, Any], column: str | None = None) -> str | None:
+    """The user's own id as JSON text, so that 7 and "7" stay apart."""
+    for key in (column,) if column else ("id", "uuid", "question_id"):
+        if record.get(key) is not None:
+            return orjson.dumps(record[key], default=str).decode()
+    return None
+
+
+def _rejected(line: Line, reject: Reject, found: Findings) -> bytes:
+    found.rejects[reject.reason] += 1
+    found.reject_examples.setdefault(reject.reason, f"{line.source}:{line.line}: {reject.message}")
+    entry = {
+        "row_id": line.row_id,
+        "source": line.source,
+        "line": line.line,
+        "id": user_id(line.record) if line.record else None,
+        "reason": reject.reason,
+        "message": reject.message,
+    }
+    return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)

@@ -28,11 +28,12 @@ TRIVIAL = ["", "<think>\n\n</think>\n\n", "I'm sorry, but I can't help with that
 
 
 def sentences() -> list[str]:
-    """English sentences of the repository's documents and programs."""
-    texts = [p.read_text(encoding="utf-8") for p in sorted(ROOT.glob("docs/*.md"))]
-    texts += [p.read_text(encoding="utf-8") for p in sorted(ROOT.glob("workflow_scripts/*.py"))]
-    found = re.findall(r"[A-Z][^\n|{}<]{30,200}[.;:]", "\n".join(texts))
-    return [" ".join(text.split()) for text in found]
+    """English sentences of the repository's documents."""
+    files = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md", ROOT / "LICENSE"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    text = re.sub(r"`[^`]*`|\|[^\n]*|    [^\n]*", " ", text)
+    found = re.findall(r"[A-Z][\w ,;'\n-]{30,200}[.:]", text)
+    return [" ".join(sentence.split()) for sentence in found]
 
 
 def text_of(chars: int, draw: random.Random, pool: list[str]) -> str:

@@ -338,7 +338,7 @@ def test_texts() -> None:
     ],
 )
 def test_personal_data(text: str, kinds: set[str]) -> None:
-    assert personal(json.dumps(text).encode(), [text]) == kinds
+    assert personal([text]) == kinds
 
 
 def test_luhn() -> None:

@@ -125,6 +125,7 @@ class Reader:
         self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
         self.overhead = self._overhead()
         self._lengths: dict[str, int] = {}
+        self._short: dict[str, tuple[str | None, str | None]] = {}
 
     def _overhead(self) -> int:
         """Tokens that the template adds to a question: what is around it and the opener."""
@@ -181,6 +182,7 @@ class Reader:
             classes.add("echo")
         own_id, prompt = user_id(record, audit.columns.id), prompt_hash(messages)
         short = 0 < len(text) <= audit.repeated_max_chars
+        short_text, numbers = self._shortened(text) if short else (None, None)
         row = {
             "row_id": line.row_id,
             "content_hash": digest(line.content),
@@ -199,31 +201,36 @@ class Reader:
             "response_key": key64(f"{last.reasoning}\n{text}" if last.reasoning else text),
             "prompt_key": int(prompt[:16], 16),
             "id_key": None if own_id is None else key64(own_id),
-            "short_text": folded(text) or None if short else None,
-            "pattern": pattern(text) if short else None,
+            "short_text": short_text,
+            "pattern": numbers,
             "script": script(question),
         }
         self._scan(line, conversation.turns, found)
         length: str | int = self.turns.text(last) if response_ids is None else len(response_ids)
         return _Row(row, length, "\n".join(asked).replace(MASK, ""))
 
+    def _shortened(self, text: str) -> tuple[str | None, str | None]:
+        """A short response as `repeated` compares it, and with its numbers as 0."""
+        known = self._short.get(text)
+        if known is None:
+            known = (folded(text) or None, pattern(text))
+            if len(self._short) < REMEMBERED:
+                self._short[text] = known
+        return known
+
     def _scan(self, line: Line, turns: list[Turn], found: Findings) -> None:
-        texts = [turn.content for turn in turns if turn.content]
-        where = f"{line.source}:{line.line}"
-        for name, kinds in (
-            ("damage", damage(line.content, texts)),
-            ("personal", personal(line.content, texts)),
+        raw, where = line.content, f"{line.source}:{line.line}"
+        given = [turn.content for turn in turns if turn.role != "assistant" and turn.content]
+        if kinds := damage(raw, [turn.content for turn in turns if turn.content]):
+            found.damage.update({"", *kinds})
+            found.note("damage", where)
+        if kinds := personal(given):  # whose row it is is nobody's business
+            found.personal.update({"", *kinds})
+        if any(beginning in raw for beginning in self.spelled) and (
+            spelled := self.prompts.spelled(given)
         ):
-            if kinds:
-                getattr(found, name).update({"", *kinds})
-                if name == "damage":  # the row of personal data is nobody's business
-                    found.note(name, where)
-        if any(beginning in line.content for beginning in self.spelled):
-            given = [t.content for t in turns if t.role != "assistant" and t.content]
-            spelled = {w for w in self.prompts.added if any(w in text for text in given)}
-            if spelled:
-                found.control.update({"", *spelled})
-                found.note("control", where)
+            found.control.update({"", *spelled})
+            found.note("control", where)
 
     def _finished(self, batch: list[_Row]) -> pa.RecordBatch:
         """The batch's rows with their lengths in tokens."""
@@ -255,12 +262,27 @@ def _starts_alike(one: str, other: str) -> bool:
 
 
 PROBE = {"role": "user", "content": "Hello"}
+# Responses without white space at their ends, as a template could treat them in ways of its own.
+PROBES = (
+    "a",
+    "42.",
+    "one\n\ntwo",
+    "{{ x }} {% y %}",
+    "# *b* `c`",
+    "<a>&amp;</a>",
+    "é東😀",
+    "a" * 999,
+)
 
 
 class AssistantTurns:
     """What the template makes of a response: the text after the assistant's header, as training
     would see it. The empty response of a Qwen template is an empty reasoning and the end token,
-    six tokens."""
+    six tokens.
+
+    Most templates write a response without reasoning between two fixed texts; where a few odd
+    responses show that this one does, nothing has to be rendered for the others.
+    """
 
     def __init__(self, prompts: Prompts):
         self.prompts = prompts
@@ -268,25 +290,35 @@ class AssistantTurns:
         opener = prompts.render([PROBE])[len(self.before) :].split("<think>")[0]
         self.header = self.before + opener
         self._known: dict[tuple[str | None, str], str] = {}
+        self._around: tuple[str, str] | None = None
+        before, _, after = self._rendered(None, "Hello").partition("Hello")
+        if all(self._rendered(None, t) == before + t + after for t in PROBES):
+            self._around = (before, after)
 
     def text(self, turn: Turn) -> str:
         """The rendered response; a missing one is rendered as an empty one."""
-        key = (turn.reasoning, turn.content or "")
-        if (known := self._known.get(key)) is not None:
-            return known
-        message = {"role": "assistant", "content": key[1]}
-        if turn.reasoning is not None:
-            message["reasoning_content"] = turn.reasoning
+        content = turn.content or ""
+        plain = turn.reasoning is None and content.strip() == content != ""
+        if self._around and plain and "think>" not in content:
+            return self._around[0] + self.prompts.masked(content) + self._around[1]
+        key = (turn.reasoning, content)
+        if (known := self._known.get(key)) is None:
+            known = self._rendered(*key)
+            if len(content) <= SHORT_CHARS and len(self._known) < REMEMBERED:
+                self._known[key] = known
+        return known
+
+    def _rendered(self, reasoning: str | None, content: str) -> str:
+        message = {"role": "assistant", "content": content}
+        if reasoning is not None:
+            message["reasoning_content"] = reasoning
         try:
             whole = self.prompts.render([PROBE, message], answer_next=False)
         except PromptError:  # a template that refuses it: the text alone
-            return key[1]
-        found = whole.removeprefix(self.header)
-        if found is whole:  # this template writes the turn otherwise when an answer follows
-            found = whole.removeprefix(self.before)
-        if len(key[1]) <= SHORT_CHARS and len(self._known) < REMEMBERED:
-            self._known[key] = found
-        return found
+            return self.prompts.masked(content)
+        if whole.startswith(self.header):
+            return whole[len(self.header) :]
+        return whole.removeprefix(self.before)  # it writes the turn otherwise than it asks for it
 
 
 def _turn(message: dict[str, Any]) -> Turn:

@@ -103,12 +103,6 @@ def script(text: str) -> str:
 # Text that was decoded by the wrong table and encoded again: "Ã©", "â€™".
 MOJIBAKE = re.compile("Ã[\u0080-\u00bf]|â€[\u0090-\u00ff\u0152-\u2122]|Â[\u00a0-\u00bf]")
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-DAMAGE = {
-    "replacement_character": (b"\xef\xbf\xbd", re.compile("\ufffd")),
-    "mojibake": (b"\xc3\x83", MOJIBAKE),
-    "mojibake_quotes": (b"\xc3\xa2\xe2\x82\xac", MOJIBAKE),
-    "control_character": (b"\\u00", CONTROL),
-}
 EMAIL = re.compile(r"(?<=[\w+-])@[\w-]{1,63}(?:\.[\w-]{1,63}){0,9}\.[a-zA-Z]{2,24}\b")
 SECRET = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}|gh[po]_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{30,})\b"
@@ -127,23 +121,27 @@ NUMBERED = {
 def damage(raw: bytes, texts: Iterable[str]) -> set[str]:
     """Kinds of encoding damage in the texts, whose JSON is `raw`."""
     found = set()
-    for kind, (sign, exact) in DAMAGE.items():
-        if sign in raw and any(map(exact.search, texts)):
-            found.add("mojibake" if exact is MOJIBAKE else kind)
+    if b"\\u00" in raw and any(map(CONTROL.search, texts)):
+        found.add("control_character")
+    if raw.isascii():
+        return found
+    if b"\xef\xbf\xbd" in raw and any("\ufffd" in text for text in texts):
+        found.add("replacement_character")
+    signs = b"\xc3\x83" in raw or b"\xc3\xa2\xe2\x82\xac" in raw or b"\xc3\x82" in raw
+    if signs and any(map(MOJIBAKE.search, texts)):
+        found.add("mojibake")
     return found
 
 
-def personal(raw: bytes, texts: Iterable[str]) -> set[str]:
+def personal(texts: Iterable[str]) -> set[str]:
     """Kinds of personal data that the texts seem to hold; hints, never the data."""
     found = set()
-    if b"@" in raw and any(map(EMAIL.search, texts)):
-        found.add("email")
-    if (
-        b"sk-" in raw or b"AKIA" in raw or b"ghp_" in raw or b"gho_" in raw or b"hf_" in raw
-        or b"PRIVATE KEY-----" in raw
-    ) and any(map(SECRET.search, texts)):  # fmt: skip
-        found.add("secret_key")
     for text in texts:
+        if "@" in text and EMAIL.search(text):
+            found.add("email")
+        signs = "sk-" in text or "AKIA" in text or "gh" in text or "hf_" in text or "KEY--" in text
+        if signs and SECRET.search(text):
+            found.add("secret_key")
         for digits in DIGITS.findall(text):
             for kind, exact in NUMBERED.items():
                 hit = exact.search(digits)

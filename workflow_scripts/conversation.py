@@ -38,13 +38,15 @@ def read_conversation(
         Reject: with the reason class that the audit counts.
     """
     used: list[str] = []
-    if columns is FOUND and (plain := _plain(record)):
-        return plain
+    if columns is FOUND and (turns := _plain(record)):
+        if "think>" in (turns[1].content or ""):
+            _split_reasoning(turns[1], rules, used)
+        return Conversation(turns, used)
     turns = Reader(record, rules, columns, used).turns()
     return Conversation(_ordered(turns, rules, used), used)
 
 
-def _plain(record: dict[str, Any]) -> Conversation | None:
+def _plain(record: dict[str, Any]) -> list[Turn] | None:
     """The form that nearly all rows have, in a tenth of the time: one question and one answer in
     `messages`, nothing to decide. None for any other row."""
     turns = record.get("messages")
@@ -60,9 +62,9 @@ def _plain(record: dict[str, Any]) -> Conversation | None:
         return None
     if not (isinstance(asked, str) and isinstance(answer, str) and asked.strip()):
         return None
-    if "think>" in answer or not (_is_unicode(asked) and _is_unicode(answer)):
+    if not (_is_unicode(asked) and _is_unicode(answer)):
         return None
-    return Conversation([Turn("user", asked), Turn("assistant", answer)])
+    return [Turn("user", asked), Turn("assistant", answer)]
 
 
 def _is_unicode(text: str) -> bool:

@@ -113,6 +113,7 @@ class Prompts:
         self.added = {t["content"]: t["id"] for t in raw.get("added_tokens", [])}
         spelled = sorted(self.added, key=len, reverse=True)
         self._spelled = [*spelled, MASK]
+        self._starts = {text[:2] for text in self._spelled}
         alternatives = "|".join(map(re.escape, spelled))
         self._find_spelled = re.compile(f"{alternatives}|{MASK}" if alternatives else MASK)
         self._cut = re.compile(f"({alternatives})") if alternatives else None
@@ -155,7 +156,7 @@ class Prompts:
         """
         try:
             return self._template.render(
-                messages=[self._masked(message) for message in messages],
+                messages=[self.masked(message) for message in messages],
                 add_generation_prompt=answer_next,
                 **self._variables,
             )
@@ -202,13 +203,20 @@ class Prompts:
         """Ids of plain text; spelled control tokens stay text."""
         return self._plain.encode(text, add_special_tokens=False).ids
 
-    def _masked(self, value: Any) -> Any:
-        """A message's texts, arguments of tool calls included, control tokens in them masked."""
+    def masked(self, value: Any) -> Any:
+        """A text, or a message's texts, arguments of tool calls included, with the control tokens
+        that it spells masked."""
         if isinstance(value, str):
+            if not any(start in value for start in self._starts):
+                return value
             return self._find_spelled.sub(self._mask, value)
         if isinstance(value, dict):
-            return {key: self._masked(inner) for key, inner in value.items()}
-        return [self._masked(inner) for inner in value] if isinstance(value, list) else value
+            return {key: self.masked(inner) for key, inner in value.items()}
+        return [self.masked(inner) for inner in value] if isinstance(value, list) else value
+
+    def spelled(self, texts: Sequence[str]) -> set[str]:
+        """The control tokens that texts spell."""
+        return {hit[0] for text in texts for hit in self._find_spelled.finditer(text)} - {MASK}
 
     def _mask(self, match: re.Match[str]) -> str:
         return f"{MASK}{self._spelled.index(match[0])}{MASK}"

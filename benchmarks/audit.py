@@ -88,7 +88,7 @@ def theirs(data: Path, model: Path, cache: Path, processes: int) -> None:
     """Read and count the responses' tokens with datasets and tokenizers."""
     os.environ["HF_DATASETS_CACHE"] = str(cache)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    import datasets  # type: ignore[import-not-found]
+    import datasets
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
@@ -109,7 +109,7 @@ def measured(words: list[str]) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "benchmarks.audit", *words]
     peak, process = 0, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     while process.poll() is None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_fast_bpe import trained
 
 from workflow_scripts.audit import audit
-from workflow_scripts.audit_report import summary
+from workflow_scripts.audit_findings import summary
 from workflow_scripts.audit_scans import damage, folded, luhn, pattern, personal, script
 from workflow_scripts.config import Config, load
 

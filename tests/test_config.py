@@ -104,6 +104,10 @@ OTHER: dict[str, Any] = {
     "engine.canary": [{"prompt": "2+2?", "expect": "4"}],
     "generate.concurrency": 7,
     "audit.stop_on": ["ok"],
+    "audit.held_out": ["test.jsonl"],
+    "audit.context_length": 4096,
+    "audit.estimate.price_per_gpu_hour": 2.0,
+    "audit.estimate.mean_output_tokens": 100.0,
 }
 
 
@@ -124,6 +128,8 @@ def changed(values: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 def other_value(name: str, field: Any) -> Any:
     if name in OTHER:
         return OTHER[name]
+    if name.startswith("audit.columns."):
+        return "text"
     if isinstance(field.default, str):
         return next(choice for choice in get_args(field.annotation) if choice != field.default)
     if isinstance(field.default, int):

@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,8 @@ import orjson
 import polars as pl
 
 from workflow_scripts.audit_checks import contamination, languages, near_duplicates
-from workflow_scripts.audit_report import Evidence, Repeated, build, summary
+from workflow_scripts.audit_findings import summary
+from workflow_scripts.audit_report import Evidence, Repeated, build
 from workflow_scripts.audit_rows import PART, Findings, Reader
 from workflow_scripts.audit_scans import TRIVIAL, visible
 from workflow_scripts.config import Audit, Config, ConfigError, read_run
@@ -30,6 +32,7 @@ from workflow_scripts.tables import AUDIT, table_writer
 
 HASTEN_BYTES = 32 << 20  # inputs from this size on are worth the fast encoder's preparation
 SHOWN = 3  # examples of a class
+REPORT_S = 10.0  # between two progress lines
 # Columns of a row that the report counts; numbers, so that ten million rows fit into memory.
 COUNTED = (
     "source", "line", "response_class", "flagged", "response_tokens", "prompt_tokens", "turns",
@@ -68,12 +71,18 @@ def read_all(reader: Reader, work: list[Part], processes: int) -> Iterator[tuple
 
 
 def repeated_texts(files: list[Path], column: str, least: int) -> pl.DataFrame:
-    """Texts of a column that at least so many different prompts got: text, prompts, rows."""
+    """Texts of a column that at least so many different prompts got: text, prompts, rows, and the
+    index of the first row (from 0)."""
     return (
         pl.scan_ipc(files)
+        .with_row_index("first")
         .filter(pl.col(column).is_not_null())
         .group_by(pl.col(column).alias("text"))
-        .agg(pl.col("prompt_key").n_unique().alias("prompts"), pl.len().alias("rows"))
+        .agg(
+            pl.col("prompt_key").n_unique().alias("prompts"),
+            pl.len().alias("rows"),
+            pl.col("first").min(),
+        )
         .filter(pl.col("prompts") >= least)
         .sort(["rows", "text"], descending=[True, False])
         .collect(engine="streaming")
@@ -145,7 +154,8 @@ def audit(config: Config, out: Path, rejected: Path, rows: Path, processes: int)
     files = input_files(config.input)
     work = [part for path in files for part in parts(path, config.input_format)]
     prompts = Prompts.from_config(config)
-    if sum(Path(path).stat().st_size for path in files) >= HASTEN_BYTES and not prompts.hasten():
+    large = sum(Path(path).stat().st_size for path in files) >= HASTEN_BYTES
+    if large and not prompts.hasten():
         say("audit: this tokenizer has no fast path; counting tokens takes several times as long")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     folder = out / ".parts"
@@ -155,13 +165,17 @@ def audit(config: Config, out: Path, rejected: Path, rows: Path, processes: int)
     per_source: dict[str, Findings] = {path: Findings() for path in files}
     part_files: list[Path] = []
     try:
-        reader = Reader(config, prompts, folder)
+        reader = Reader(config, prompts, folder, large)
+        told = time.monotonic()
         with rejected.open("wb") as log:
             for part, (path, part_found) in zip(
                 work, read_all(reader, work, processes), strict=True
             ):
                 log.write(part_found.rejected)
                 found.add(part_found)
+                if time.monotonic() - told > REPORT_S:
+                    told = time.monotonic()
+                    say(f"audit: {len(part_files) + 1} of {len(work)} parts read")
                 per_source[part.path].add(part_found)
                 part_files.append(path)
         accepted = sum(f.lines.lines - f.lines.blank for f in per_source.values())
@@ -185,7 +199,9 @@ def audit(config: Config, out: Path, rejected: Path, rows: Path, processes: int)
 def _repeated(files: list[Path], settings: Audit, accepted: int) -> Repeated:
     least = max(settings.repeated_min_prompts, int(settings.repeated_min_share * accepted))
     if not files:
-        none = pl.DataFrame(schema={"text": pl.String, "prompts": pl.UInt32, "rows": pl.UInt32})
+        none = pl.DataFrame(
+            schema={"text": pl.String, "prompts": pl.UInt32, "rows": pl.UInt32, "first": pl.UInt32}
+        )
         return Repeated(none, none)
     texts, patterns = (repeated_texts(files, c, least) for c in ("short_text", "pattern"))
     return Repeated(texts, patterns)

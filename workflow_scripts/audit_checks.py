@@ -41,7 +41,7 @@ def prompts(rows: Path) -> Iterator[tuple[str, str]]:
 
 def languages(rows: Path) -> dict[str, Any]:
     """Languages of up to SAMPLED prompts; row ids are hashes, so the lowest are a random sample."""
-    import py3langid  # type: ignore[import-untyped]  # loads its model
+    import py3langid  # loads its model
 
     ids = pl.scan_parquet(rows).select("row_id").collect()["row_id"]
     last = ids.sort()[min(SAMPLED, len(ids)) - 1] if len(ids) else ""

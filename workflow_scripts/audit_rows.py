@@ -41,6 +41,7 @@ from workflow_scripts.tokenized import Detokenizer, is_tokenized
 
 BATCH = 1024  # rows encoded at a time
 EXAMPLES = 5  # rows named for a finding, per part
+EXACT = 2000  # characters of a prompt from which on it is always counted
 SHORT_CHARS = 200  # texts up to this length are encoded once and remembered
 REMEMBERED = 200_000
 # Columns that only the audit itself needs, beside those of rows.parquet.
@@ -102,20 +103,25 @@ class _Row:
     """A row on its way: its columns, and what is still to be counted in tokens."""
 
     columns: dict[str, Any]
-    response: str | int  # as the template writes it, or a number of tokens
+    response: str | None  # as the template writes it; None if it is counted
     prompt: str
 
 
 class Reader:
     """Reads parts of the input.
 
+    Of a large input, the tokens of prompts under EXACT characters are estimated by those of every
+    sixteenth of them: they only feed a distribution and totals.
+
     Args:
         config: the run's configuration.
         prompts: the model's template and tokenizer.
         folder: where the rows of the parts go.
+        large: whether the input is a large one.
     """
 
-    def __init__(self, config: Config, prompts: Prompts, folder: Path):
+    def __init__(self, config: Config, prompts: Prompts, folder: Path, large: bool = False):
+        self.large = large
         self.config = config
         self.prompts = prompts
         self.folder = folder
@@ -206,8 +212,10 @@ class Reader:
             "script": script(question),
         }
         self._scan(line, conversation.turns, found)
-        length: str | int = self.turns.text(last) if response_ids is None else len(response_ids)
-        return _Row(row, length, "\n".join(asked).replace(MASK, ""))
+        if response_ids is not None:
+            row["response_tokens"] = len(response_ids)
+        response = self.turns.text(last) if response_ids is None else None
+        return _Row(row, response, "\n".join(asked).replace(MASK, ""))
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:
         """A short response as `repeated` compares it, and with its numbers as 0."""
@@ -234,22 +242,31 @@ class Reader:
 
     def _finished(self, batch: list[_Row]) -> pa.RecordBatch:
         """The batch's rows with their lengths in tokens."""
+        most = EXACT if self.large else 0
+        estimated = [row for at, row in enumerate(batch) if at % 16 and len(row.prompt) < most]
+        few = {id(row) for row in estimated}
+        exact = [row for row in batch if id(row) not in few]
+        for row, tokens in zip(exact, self._counted([row.prompt for row in exact]), strict=True):
+            row.columns["prompt_tokens"] = tokens + self.overhead
+        chars = sum(len(row.prompt) for row in exact)
+        counted = sum(row.columns["prompt_tokens"] - self.overhead for row in exact)
+        for row in estimated:
+            tokens = round(len(row.prompt) * counted / max(chars, 1))
+            row.columns["prompt_tokens"] = tokens + self.overhead
+        rendered = [row for row in batch if isinstance(row.response, str)]
+        texts = [str(row.response) for row in rendered]
+        for row, tokens in zip(rendered, self._counted(texts), strict=True):
+            row.columns["response_tokens"] = tokens
+        return pa.RecordBatch.from_pylist([row.columns for row in batch], PART)
+
+    def _counted(self, texts: list[str]) -> list[int]:
+        """Tokens of rendered texts; short ones are remembered."""
         known = self._lengths
-        texts = [text for row in batch for text in (row.response, row.prompt)]
-        unknown = list({t: None for t in texts if isinstance(t, str) and t not in known})
+        unknown = list({t: None for t in texts if t not in known})
         fresh = dict(zip(unknown, map(len, self.prompts.encode(unknown)), strict=True))
         if len(known) < REMEMBERED:
             known.update((t, n) for t, n in fresh.items() if len(t) <= SHORT_CHARS)
-
-        def length(text: str | int) -> int:
-            if isinstance(text, int):
-                return text
-            return fresh[text] if text in fresh else known[text]
-
-        for row in batch:
-            row.columns["response_tokens"] = length(row.response)
-            row.columns["prompt_tokens"] = length(row.prompt) + self.overhead
-        return pa.RecordBatch.from_pylist([row.columns for row in batch], PART)
+        return [fresh[t] if t in fresh else known[t] for t in texts]
 
 
 def key64(text: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import yaml
 
 from workflow_scripts.check_software import (
@@ -30,6 +31,7 @@ from workflow_scripts.check_software import (
 )
 from workflow_scripts.config import Config, ConfigError, load
 from workflow_scripts.gpus import Gpu, usable_gpus
+from workflow_scripts.input_parts import format_of
 from workflow_scripts.read_input import input_files
 from workflow_scripts.server import FREE_MIB, PORTS
 from workflow_scripts.sglang_flags import version_key
@@ -187,7 +189,9 @@ def check_disk(config: Config, machine: Machine) -> Line:
 
 
 def _rows(path: Path) -> int:
-    """About how many lines a file has, by its beginning."""
+    """About how many rows a file has, by its beginning; of a table, as its footer says."""
+    if format_of(str(path)) == "parquet":
+        return int(pq.read_metadata(path).num_rows)
     with path.open("rb") as f:
         start = f.read(1 << 20)
     return round(path.stat().st_size * start.count(b"\n") / max(len(start), 1))

@@ -28,7 +28,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from rensa import RMinHash  # type: ignore[import-untyped]
+from rensa import RMinHash
 
 Numbers = np.ndarray[Any, Any]
 

@@ -54,9 +54,9 @@ def check(name: str, fault: str, bad: pl.DataFrame) -> Check:
     }
 
 
-def input_ids(files: list[str]) -> pl.DataFrame:
+def input_ids(files: list[str], input_format: str) -> pl.DataFrame:
     """Row ids of all lines of the input as it is now."""
-    found = [line.row_id for path in files for line in read_lines(path)]
+    found = [line.row_id for path in files for line in read_lines(path, None, input_format)]
     return pl.DataFrame({"row_id": found}, schema=ID)
 
 
@@ -65,12 +65,15 @@ def read_rejected(path: Path) -> pl.DataFrame:
     return pl.DataFrame({"row_id": [orjson.loads(line)["row_id"] for line in lines]}, schema=ID)
 
 
-def verify(out: Path, files: list[str], run_hash: str, shards: int) -> list[Check]:
+def verify(
+    out: Path, files: list[str], run_hash: str, shards: int, input_format: str = "auto"
+) -> list[Check]:
     """All checks of a run whose files are under `out`."""
     rows = pl.scan_parquet(out / "audit/rows.parquet")
     accepted = ids(rows)
     lines = pl.concat([accepted, read_rejected(out / "audit/rejected.jsonl")])
-    checks = same_rows("input", "audit/ (accepted and rejected)", input_ids(files), lines)
+    found = input_ids(files, input_format)
+    checks = same_rows("input", "audit/ (accepted and rejected)", found, lines)
 
     asked = [
         ids(pl.scan_parquet(out / f"shards/shard-{shard:04d}.parquet")) for shard in range(shards)
@@ -153,7 +156,8 @@ def main(argv: list[str] | None = None) -> int:
     config, identity = read_run(args.run)
     run_hash = identity["run_hash"]
     files = input_files(config.input)
-    checks = verify(Path(config.output_dir), files, run_hash, config.shards)
+    out = Path(config.output_dir)
+    checks = verify(out, files, run_hash, config.shards, config.input_format)
     ok = all(c["ok"] for c in checks)
     evidence = {"ok": ok, "run_hash": run_hash, "checks": checks}
     write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))

@@ -190,6 +190,13 @@ def test_good_data_is_called_good(case: Case) -> None:
     assert {f["rows"] for f in found["findings"] if f["name"] == "short_responses"} == {440}
 
 
+def test_prompts_without_responses_are_called_that(case: Case) -> None:
+    case.write("a.jsonl", [{"prompt": f"Question {i}?"} for i in range(30)])
+    found = case.audit()
+    assert found["reasons"] == ["none of the 30 rows has a response: a set of prompts to ask"]
+    assert found["spikes"] == [] and found["response_token_counts"] == {}
+
+
 def test_a_bad_tail_and_a_bad_source(case: Case) -> None:
     case.write("a.jsonl", [good(i) for i in range(900)])
     case.write("b.jsonl", [chat(f"Question {i}: why?", "") for i in range(100)])

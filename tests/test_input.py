@@ -105,6 +105,23 @@ def test_alpaca_input_follows_the_instruction() -> None:
     assert turns(record)[0] == ("user", "Add.\n\n1 2")
 
 
+def test_the_first_instance_of_an_instruction_counts() -> None:
+    pairs = [{"input": "1 2", "output": "3"}, {"input": "2 2", "output": "4"}]
+    record = {"instruction": "Add.", "instances": pairs}
+    assert turns(record) == [("user", "Add.\n\n1 2"), ("assistant", "3")]
+    assert read_conversation(record, RULES).used == ["first_instance_taken"]
+    assert turns({**record, "instances": [{"input": "", "output": "3"}]})[0] == ("user", "Add.")
+
+
+def test_plain_rows_are_read_as_any_other() -> None:
+    """The short way for the commonest form gives what the long way gives."""
+    for answer in ("4", "", " ", "<think>\nso\n</think>\n\n4", "so</think>4", "a<think>b</think>"):
+        record = {"messages": [user("2+2?"), assistant(answer)], "id": 3}
+        short = read_conversation(record, RULES)
+        long = read_conversation(record, RULES, Columns())
+        assert (short.turns, short.used) == (long.turns, long.used), answer
+
+
 def test_system_turns() -> None:
     system = {"role": "system", "content": "Be short."}
     rest = [user("2+2?"), assistant("4")]

@@ -17,6 +17,11 @@ def named_rows(frame: pl.DataFrame) -> list[str]:
     return [f"{source}:{line}" for source, line in frame.head(NAMED)["source", "line"].iter_rows()]
 
 
+def some(count: int, one: str, many: str) -> str:
+    """A count with what is counted."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def findings(config: Config, found: dict[str, Any], frame: pl.DataFrame) -> list[dict[str, Any]]:
     """What a reader should know, the worst first."""
     out: list[dict[str, Any]] = []
@@ -42,7 +47,8 @@ def findings(config: Config, found: dict[str, Any], frame: pl.DataFrame) -> list
         named_rows(flagged),
     )
     for spike in found["spikes"]:
-        shown = f"{spike['rows']:,} responses are exactly {spike['tokens']} tokens long"
+        shown = some(spike["rows"], "response is", "responses are")
+        shown += f" exactly {spike['tokens']} tokens long"
         if spike["tokens"] == found["empty_turn"]["tokens"] and spike["distinct"] == 1:
             shown += ": the empty assistant turn as this template writes it"
         elif spike["distinct"] == 1:
@@ -104,24 +110,29 @@ def _input_findings(found: dict[str, Any], frame: pl.DataFrame, say: Any) -> Non
     )
     over = found["context"]
     limit = over["limit"] or 0
-    text = f"{over['over']:,} prompts fill the context of {limit:,} tokens; no answer fits."
+    text = some(over["over"], "prompt fills", "prompts fill")
+    text += f" the context of {limit:,} tokens; no answer fits."
     say("over_context", "suspicious", over["over"], text, over["examples"])
     asked = found["prompts"]
-    text = f"{asked['duplicate_rows']:,} rows repeat an earlier row's prompt exactly."
+    text = some(asked["duplicate_rows"], "row repeats", "rows repeat")
+    text += " an earlier row's prompt exactly."
     named = [example for top in asked["top"] for example in top["examples"]]
     say("duplicate_prompts", "note", asked["duplicate_rows"], text, named)
     for name, what in (
-        (
-            "control_tokens",
-            "rows spell the tokenizer's control tokens in user text; they stay text",
-        ),
-        ("encoding", "rows hold damaged text (wrong decoding, control characters)"),
-        ("personal_data", "rows seem to hold personal data; look before you publish"),
+        ("control_tokens", "with control tokens of the tokenizer in user text; they stay text"),
+        ("encoding", "with damaged text (wrong decoding, control characters)"),
+        ("personal_data", "with what looks like personal data; look before you publish"),
     ):
         told = found[name]
         kinds = told["tokens" if name == "control_tokens" else "kinds"]
         listed = ", ".join(f"{kind} {rows:,}" for kind, rows in list(kinds.items())[:4])
-        say(name, "note", told["rows"], f"{told['rows']:,} {what}: {listed}.", told["examples"])
+        say(
+            name,
+            "note",
+            told["rows"],
+            f"{some(told['rows'], 'row', 'rows')} {what}: {listed}.",
+            told["examples"],
+        )
     if near := found["near_duplicates"]:
         count = near["rows"] - near["clusters"]
         text = f"{count:,} rows nearly repeat another row's prompt ({near['clusters']:,} clusters "
@@ -130,7 +141,8 @@ def _input_findings(found: dict[str, Any], frame: pl.DataFrame, say: Any) -> Non
         say("near_duplicates", "note", count, text, named[:NAMED])
     if held := found["contamination"]:
         sets = ", ".join(name for name, told in held["held_out"].items() if told["hits"])
-        text = f"{held['rows']:,} prompts share {held['ngram']} words in a row with held-out sets "
+        text = some(held["rows"], "prompt shares", "prompts share")
+        text += f" {held['ngram']} words in a row with held-out sets "
         named = [example.split(": ")[0] for example in held["examples"]]
         say("contamination", "suspicious", held["rows"], f"{text}({sets}).", named)
     if found["ids"]["duplicate"]:
@@ -149,6 +161,8 @@ def verdict(found: dict[str, Any]) -> tuple[str, list[str]]:
     share, limits, rows = found["trivial_share"], found["thresholds"], found["accepted"]
     if not rows:
         return "worthless", ["no line of the input can be used"]
+    if found["response_classes"].get("missing") == rows:
+        return "worthless", [f"none of the {rows:,} rows has a response: a set of prompts to ask"]
     said = f"{found['flagged']:,} of {rows:,} responses ({100 * share:.1f} %) are trivial"
     worst = [f["text"] for f in found["findings"] if f["name"] in ("bad_source", "bad_stretch")]
     if share >= limits["worthless"]:
@@ -163,7 +177,7 @@ def verdict(found: dict[str, Any]) -> tuple[str, list[str]]:
 
 def _price(cost: dict[str, Any]) -> str:
     hours = cost["gpu_hours"]
-    time = f"{hours:,.1f} GPU hours" if hours >= 1 else f"{60 * hours:,.0f} GPU minutes"
+    time = f"{hours:,.1f} GPU hours" if hours >= 1 else f"{60 * hours:,.1f} GPU minutes"
     money = f", cost {cost['cost']:,.2f}" if cost["cost"] is not None else ""
     return f"{cost['output_tokens']:,} tokens, {time}{money}"
 

@@ -54,6 +54,7 @@ def build(
     """The report, all of its keys."""
     found, frame = evidence.found, evidence.counted
     accepted, flagged = frame.height, int(frame["flagged"].sum())
+    answered = frame.filter(pl.col("response_class") != "missing")
     empty = turns.text(Turn("assistant", ""))
     (empty_ids,) = prompts.encode([empty])
     share = flagged / accepted if accepted else 1.0
@@ -80,10 +81,10 @@ def build(
         "class_examples": evidence.examples,
         "top_repeated_responses": _repeated(evidence.repeated.texts, frame, prompts),
         "top_repeated_patterns": _repeated(evidence.repeated.patterns, frame, prompts),
-        "response_tokens": _lengths(frame["response_tokens"]),
-        "response_token_counts": _histogram(frame["response_tokens"]),
+        "response_tokens": _lengths(answered["response_tokens"]),
+        "response_token_counts": _histogram(answered["response_tokens"]),
         "empty_turn": {"tokens": len(empty_ids), "ids": empty_ids, "text": empty},
-        "spikes": _spikes(evidence, prompts, turns, config.audit.spike_share),
+        "spikes": _spikes(answered, evidence.rows, prompts, turns, config.audit.spike_share),
         "prompt_tokens": _lengths(frame["prompt_tokens"]),
         "prompt_token_counts": _histogram(frame["prompt_tokens"]),
         "context": _context(config, frame),
@@ -156,10 +157,9 @@ def _repeated(found: pl.DataFrame, frame: pl.DataFrame, prompts: Prompts) -> lis
 
 
 def _spikes(
-    evidence: Evidence, prompts: Prompts, turns: AssistantTurns, share: float
+    frame: pl.DataFrame, rows_file: Path, prompts: Prompts, turns: AssistantTurns, share: float
 ) -> list[dict[str, Any]]:
-    """Lengths that very many rows have, each with the response that is most frequent there."""
-    frame = evidence.counted
+    """Lengths that very many responses have, each with the one that is most frequent there."""
     counts = frame["response_tokens"].value_counts()
     counts = counts.sort(["count", "response_tokens"], descending=[True, False])
     spikes = []
@@ -169,7 +169,7 @@ def _spikes(
         there = frame.filter(pl.col("response_tokens") == tokens)
         keys = there["response_key"].value_counts().sort(["count", "response_key"], descending=True)
         first = there.filter(pl.col("response_key") == keys["response_key"][0]).head(1)
-        text = turns.text(_last_turn(evidence.rows, first["source"][0], first["line"][0]))
+        text = turns.text(_last_turn(rows_file, first["source"][0], first["line"][0]))
         spikes.append(
             {
                 "tokens": tokens,

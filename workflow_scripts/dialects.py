@@ -109,6 +109,8 @@ class Reader:
         return value
 
     def _instruction(self) -> list[Turn]:
+        if isinstance(given := self.record.get("instances"), list) and given:
+            self._take_instance(given)
         extra = self.record.get("input") or ""
         if not isinstance(extra, str):
             raise Reject("bad_content", f"`input` is a {type(extra).__name__}, not text")
@@ -116,6 +118,15 @@ class Reader:
         history = self.record.get("history")
         turns = self._list(history, "history") if _are_pairs(history) else []
         return [*turns, Turn("user", _text(prompt, "instruction"))]
+
+    def _take_instance(self, given: list[Any]) -> None:
+        """Self-Instruct lists inputs with their outputs beside an instruction: the first counts."""
+        first = given[0]
+        if isinstance(first, dict) and not any(k in self.record for k in ("input", "output")):
+            known = {key: first[key] for key in ("input", "output") if key in first}
+            self.record = {**self.record, **known}
+            if len(given) > 1:
+                self.used.append("first_instance_taken")
 
     def _prompt(self, value: Any, key: str) -> list[Turn]:
         if _are_messages(value):

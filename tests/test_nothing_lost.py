@@ -1,5 +1,6 @@
 """Nothing is lost, whatever ends a run; and what is lost on purpose is found out."""
 
+import gzip
 import json
 import os
 import random
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import Log, Workspace, chat, kill_all, processes, stand_in
 from test_reruns import answered
@@ -107,6 +110,29 @@ def test_two_runs_at_once(tmp_path: Path) -> None:
         output, _ = first.communicate(timeout=120)
         assert first.returncode == 0, output
     assert log.count() == 10
+
+
+def test_every_format_goes_through(tmp_path: Path) -> None:
+    """Parquet, a JSON array and gzipped lines, one row of them unusable: all accounted for."""
+    work = Workspace.create(tmp_path / "w", [])
+    folder = work.folder / "input"
+    rows = [chat(f"Question {i}?") for i in range(12)]
+    pq.write_table(pa.Table.from_pylist(rows[:4]), folder / "a.parquet")
+    (folder / "b.json").write_text(json.dumps([*rows[4:8], "no object"]))
+    with gzip.open(folder / "c.jsonl.gz", "wt") as f:
+        f.writelines(json.dumps(row) + "\n" for row in rows[8:])
+    (folder / "a.jsonl").unlink(missing_ok=True)
+    with stand_in() as server:
+        work.configure(input="input/*", engine={"kind": "attach", "urls": [server.url]})
+        done = work.run()
+    assert done.code == 0, done.output
+    merged = pl.read_parquet(work.out / "merged/completions.parquet")
+    assert Counter(merged["source"]) == {
+        "input/a.parquet": 4, "input/b.json": 4, "input/c.jsonl.gz": 4,
+    }  # fmt: skip
+    (rejected,) = (work.out / "audit/rejected.jsonl").read_text().splitlines()
+    assert json.loads(rejected)["line"] == 5 and json.loads(rejected)["source"] == "input/b.json"
+    assert json.loads((work.out / "verify.json").read_text())["ok"]
 
 
 # ---- shards that fail ----

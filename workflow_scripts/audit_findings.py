@@ -135,8 +135,9 @@ def _input_findings(found: dict[str, Any], frame: pl.DataFrame, say: Any) -> Non
         )
     if near := found["near_duplicates"]:
         count = near["rows"] - near["clusters"]
-        text = f"{count:,} rows nearly repeat another row's prompt ({near['clusters']:,} clusters "
-        text += f"at a similarity of {near['threshold']:g})."
+        text = some(count, "row nearly repeats", "rows nearly repeat") + " another row's prompt ("
+        text += some(near["clusters"], "cluster", "clusters")
+        text += f" at a similarity of {near['threshold']:g})."
         named = [example for top in near["largest"] for example in top["examples"]]
         say("near_duplicates", "note", count, text, named[:NAMED])
     if held := found["contamination"]:

@@ -178,6 +178,17 @@ def test_seven_gpus(gpus: Gpus) -> None:
     assert max(line["in_flight"] for line in ready) <= 5  # a little above max_running
 
 
+def test_a_silent_clamp_is_told(gpus: Gpus) -> None:
+    """The stand-in says that it runs 4 at once, as a real server does whose memory is short."""
+    gpus.set(1)
+    work = workspace(gpus, 6, server={"max_running_requests": 64})
+    done = work.run()
+    assert done.code == 0, done.output
+    log = (work.out / "logs/host.log").read_text()
+    assert "server 0: asked for 64 requests at once, SGLang runs 4" in log
+    assert "surprise" in (work.out / "logs/metrics.jsonl").read_text()
+
+
 def test_two_failing_shards(gpus: Gpus) -> None:
     """The rerun touches only them."""
     gpus.set(2, faults=[{"fault": "status", "code": 400, "share": 0.06}])

@@ -35,7 +35,7 @@ from workflow_scripts.host_places import spec
 from workflow_scripts.metrics import Metrics
 from workflow_scripts.progress import say
 from workflow_scripts.prompts import Prompts
-from workflow_scripts.server import CanaryFailed, Server, StartFailed
+from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
 from workflow_scripts.workflow import is_held
@@ -82,9 +82,10 @@ class Job:
 class Host:
     """The daemon's state. Jobs are kept in the order they came."""
 
-    def __init__(self, config: Config, run_hash: str, seats: list[Seat]):
+    def __init__(self, config: Config, run_hash: str, seats: list[Seat], version: str = ""):
         self.config = config
         self.run_hash = run_hash
+        self.version = version
         self.spec = spec(config, run_hash)
         self.seats = seats
         self.jobs: list[Job] = []
@@ -206,6 +207,9 @@ class Host:
                 seat.state = "ready"
                 self.metrics.event(seat.number, "ready", f"{seat.facts.max_running} at once")
                 say(f"server {seat.number} on GPU {seat.gpu.index} is ready")
+                for line in surprises(self.config, self.version, seat.gpu, seat.facts):
+                    say(f"server {seat.number}: {line}")
+                    self.metrics.event(seat.number, "surprise", line)
                 self.grant()
                 why = await self._watch(seat)
             except (CanaryFailed, ConfigError) as error:
@@ -316,7 +320,7 @@ async def run_host(run_file: Path, folder: Path) -> None:
     logs = Path(config.output_dir) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     model = await asyncio.to_thread(staged, Path(config.model.path), config.engine.stage, say)
-    host = Host(config, identity["run_hash"], seats)
+    host = Host(config, identity["run_hash"], seats, version)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, host.stopping.set)

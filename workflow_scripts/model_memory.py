@@ -365,7 +365,7 @@ def _stored(folder: Path, model: _Model, size: int) -> tuple[int | None, int | N
         if not needed <= {path.name for path in files}:
             has_drafts = any(str(name).startswith("mtp.") for name in listed["weight_map"])
             rest = total - (model.draft if has_drafts else 0)
-            return (rest, None, index.name) if rest > 0 else (None, None, "")
+            return (rest, None, f"by {index.name}") if rest > 0 else (None, None, "")
         files = [path for path in files if path.name in needed]
     if not files:
         return None, None, ""
@@ -374,7 +374,7 @@ def _stored(folder: Path, model: _Model, size: int) -> tuple[int | None, int | N
         for name, kind, numbers in _tensors(path):
             each = size if kind in FLOATS and (plain or kind != "F32") else OTHERS.get(kind, 4)
             sums[name.startswith("mtp.")] += numbers * each
-    return sums[0], sums[1], f"{len(files)} weight files"
+    return sums[0], sums[1], "measured in the weight files"
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, str, int]]:

@@ -278,10 +278,11 @@ def show(plan: Plan, observed: Observed | None = None) -> Iterator[str]:
         )
         gone = ", ".join(name for name, value in lever.flags.items() if value is None)
         what = "; ".join(filter(None, (flags, gone and f"without {gone}")))
-        said = "; ".join(filter(None, (lever.warning, lever.note)))
         numbers = f"  {lever.max_running:8,} {lever.tokens:11,} {lever.freed_gib:+10.2f}"
         start = numbers if lever.plan else f"  {'does not start':>31}"
-        yield f"{start}  {lever.name} ({what})" + (f": {said}" if said else "")
+        yield f"{start}  {lever.name}: {what}"
+        if said := "; ".join(filter(None, (lever.warning, lever.note))):
+            yield f"{'':37}{said}"
     if observed is not None:
         yield ""
         yield from _table(plan, observed)

@@ -260,6 +260,8 @@ def _running(s: Settings, new: bool, slots: int, tokens: int, inputs: Inputs) ->
         more = ""
         if s.slots is not None and limits.get("state", 0) > running:
             more = f"; the state slots would let in {limits['state']:,}"
+        elif s.slots is not None and limits.get("state") == running:
+            more = f", which is what {slots:,} state slots hold at {s.per_request} a request"
         return running, f"the requested limit, {running:,} requests{more}"
     if running == limits.get("state"):
         return running, (

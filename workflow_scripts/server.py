@@ -22,6 +22,8 @@ from workflow_scripts.answers import Answer, fault, texts
 from workflow_scripts.config import Config, ConfigError, Sampling
 from workflow_scripts.engines import Ask, EngineError, Facts, SGLang, check_numerics
 from workflow_scripts.gpus import Gpu, all_gpus
+from workflow_scripts.plan import compare
+from workflow_scripts.plan_sizes import OWN_GIB, from_server_info, predict
 from workflow_scripts.prompts import Prompts
 
 PORTS = range(20_000, 30_000)  # below the range that the system takes ports from by itself
@@ -242,6 +244,27 @@ class Server:
                         await asyncio.sleep(0.05)
                     break
         self.process = None
+
+
+def surprises(config: Config, version: str, gpu: Gpu, facts: Facts) -> list[str]:
+    """Where a server that has started differs from what its memory plan said, or from what was
+    asked for, with the remedy."""
+    flags = config.engine.server if isinstance(config.engine.server, dict) else {}
+    try:
+        total = gpu.total_mib or 0
+        plan = predict(
+            Path(config.model.path), total / 1024 - OWN_GIB, version, flags, total_mib=total
+        )
+        return compare(plan, from_server_info(facts.raw))
+    except ConfigError:  # a model or flag that the plan does not know
+        names = ("max_running_requests", "max-running-requests")
+        asked = next((flags[name] for name in names if name in flags), None)
+        if isinstance(asked, int) and facts.max_running < asked:
+            return [
+                f"asked for {asked:,} requests at once, SGLang runs {facts.max_running:,}; its log "
+                "says which memory is short"
+            ]
+        return []
 
 
 def _group_alive(group: int) -> bool:

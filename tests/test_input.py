@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_scripts.config import Columns, Rules
+from workflow_scripts.config_audit import Columns, Rules
 from workflow_scripts.conversation import Reject, read_conversation
 from workflow_scripts.read_input import Counts, read_lines
 

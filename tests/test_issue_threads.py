@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflow_scripts.config import Rules
+from workflow_scripts.config_audit import Rules
 from workflow_scripts.conversation import Reject, read_conversation
 from workflow_scripts.read_input import Line, format_of, input_files, read_lines
 

@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from workflow_scripts import plan as module
-from workflow_scripts.config import ConfigError
+from workflow_scripts.config import ConfigError, load
+from workflow_scripts.engines import Facts
+from workflow_scripts.gpus import Gpu
 from workflow_scripts.model_memory import GIB, Geometry, geometry, read_model
 from workflow_scripts.plan import (
     NoRoom,
@@ -33,6 +35,7 @@ from workflow_scripts.plan import (
 )
 from workflow_scripts.plan_settings import read_flags
 from workflow_scripts.plan_sizes import OWN_GIB
+from workflow_scripts.server import surprises
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOT = ROOT / "tests/data/sglang-0.5.11/boot"
@@ -580,3 +583,31 @@ def test_the_memory_of_a_gpu_that_is_found(
     monkeypatch.setattr(module, "all_gpus", lambda: [gpu()])
     assert main(["--configfile", str(file)]) == 0
     assert f"{143_771 / 1024 - OWN_GIB:.2f} GiB free" in capsys.readouterr().out
+
+
+def test_what_the_motivating_settings_would_have_been_told(tmp_path: Path) -> None:
+    """/server_info of a real 0.5.11 with 80 slots on an H200; 48 - 16 requests of four intermediate
+    states of 146.8 MiB are the 18.4 GiB."""
+    server = {
+        "mem_fraction_static": 0.8, "max_mamba_cache_size": 80, "max_running_requests": 48,
+        "speculative_algorithm": "EAGLE", "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4,
+        "mamba_scheduler_strategy": "extra_buffer", "context_length": 8192,
+        "attention_backend": "triton", "cuda_graph_max_bs": 16,
+    }  # fmt: skip
+    state = {"effective_max_running_requests_per_dp": 16, "max_mamba_cache_size": 80}
+    info = {"internal_states": [state], "max_total_num_tokens": 347975, "context_length": 8192}
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_CONFIG))
+    config = load(
+        {
+            "output_dir": "x",
+            "input": "x",
+            "model": {"path": str(tmp_path)},
+            "engine": {"kind": "sglang", "server": server},
+        }
+    )
+    card = Gpu(0, "GPU-0", "NVIDIA H200", 0, 143771, None, None)
+    (line,) = surprises(config, "0.5.11", card, Facts(16, 8192, info))
+    assert "asked for 48 requests at once, SGLang runs 16" in line
+    assert "set max_mamba_cache_size to 240, or max_running_requests to 16" in line
+    assert "frees 18.4 GiB" in line

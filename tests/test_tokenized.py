@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_prompts import TEXT
 
-from workflow_scripts.config import Columns
+from workflow_scripts.config_audit import Columns
 from workflow_scripts.conversation import Reject
 from workflow_scripts.prompts import Message, Prompts
 from workflow_scripts.tokenized import Detokenizer, Tokenized, is_tokenized

@@ -23,7 +23,8 @@ from workflow_scripts.audit_findings import summary
 from workflow_scripts.audit_report import Evidence, Repeated, build
 from workflow_scripts.audit_rows import PART, Findings, Reader
 from workflow_scripts.audit_scans import TRIVIAL, visible
-from workflow_scripts.config import Audit, Config, ConfigError, read_run
+from workflow_scripts.config import Config, ConfigError, read_run
+from workflow_scripts.config_audit import Audit
 from workflow_scripts.input_parts import Part, parts
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.prompts import Prompts
@@ -79,7 +80,7 @@ def repeated_texts(files: list[Path], column: str, least: int) -> pl.DataFrame:
         .filter(pl.col(column).is_not_null())
         .group_by(pl.col(column).alias("text"))
         .agg(
-            pl.col("prompt_key").n_unique().alias("prompts"),
+            pl.col("prompt_hash").n_unique().alias("prompts"),
             pl.len().alias("rows"),
             pl.col("first").min(),
         )
@@ -118,7 +119,12 @@ def flag(
                 for row in rows.head(SHOWN - len(known)).iter_rows(named=True):
                     known.append(example(row))
             frames.append(
-                frame.select(COUNTED).with_columns(
+                frame.with_columns(
+                    prompt_key=pl.col("prompt_hash").hash(),
+                    id_key=pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash()),
+                )
+                .select(COUNTED)
+                .with_columns(
                     pl.col("source").cast(pl.Enum(sources)),
                     pl.col("response_class").cast(names),
                     pl.col("script").cast(pl.Categorical),
@@ -128,7 +134,8 @@ def flag(
     if not frames:
         empty = pl.from_arrow(PART.empty_table())
         assert isinstance(empty, pl.DataFrame)
-        frames = [empty.select(COUNTED)]
+        keys = [pl.lit(0, pl.UInt64).alias(name) for name in ("prompt_key", "id_key")]
+        frames = [empty.with_columns(keys).select(COUNTED)]
     return pl.concat(frames), examples
 
 

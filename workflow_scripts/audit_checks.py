@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from workflow_scripts.audit_scans import visible
-from workflow_scripts.config import Audit, Rules
+from workflow_scripts.config_audit import Audit, Rules
 from workflow_scripts.contamination import HeldOut
 from workflow_scripts.conversation import Reject, read_conversation
 from workflow_scripts.near_duplicates import clusters

@@ -15,7 +15,8 @@ import polars as pl
 from workflow_scripts.audit_findings import FEW_ROWS, findings, named_rows, verdict
 from workflow_scripts.audit_rows import AssistantTurns, Findings
 from workflow_scripts.audit_scans import visible
-from workflow_scripts.config import Config, Estimate
+from workflow_scripts.config import Config
+from workflow_scripts.config_audit import Estimate
 from workflow_scripts.conversation import Turn
 from workflow_scripts.identity import model_context
 from workflow_scripts.input_parts import format_of
@@ -91,7 +92,7 @@ def build(
         "positions": _positions(frame, PARTS),
         "sources": _sources(config, evidence),
         "columns": {
-            source: {key: types for key, types in sorted(part.columns.items())}
+            source: dict(sorted(part.columns().items()))
             for source, part in evidence.per_source.items()
         },
         "prompts": _prompts(evidence),
@@ -231,7 +232,10 @@ def _prompts(evidence: Evidence) -> dict[str, Any]:
     frame = evidence.counted
     keys = frame["prompt_key"].value_counts().filter(pl.col("count") > 1)
     top = []
-    for key, rows in keys.sort(["count", "prompt_key"], descending=True).head(3).iter_rows():
+    most = keys.join(
+        frame.with_row_index("at").group_by("prompt_key").agg(pl.min("at")), "prompt_key"
+    )
+    for key, rows, _ in most.sort(["count", "at"], descending=[True, False]).head(3).iter_rows():
         first = frame.filter(pl.col("prompt_key") == key).head(1)
         scan = pl.scan_parquet(evidence.rows).filter(
             pl.col("source") == str(first["source"][0]), pl.col("line") == first["line"][0]

@@ -5,7 +5,7 @@ and returns what it counted. Parts are taken in the input's order, so nothing de
 first.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -44,13 +44,12 @@ EXAMPLES = 5  # rows named for a finding, per part
 EXACT = 2000  # characters of a prompt from which on it is always counted
 SHORT_CHARS = 200  # texts up to this length are encoded once and remembered
 REMEMBERED = 200_000
+RANKS = {name: rank for rank, name in enumerate((*TRIVIAL, "reasoning_only", "normal"))}
 # Columns that only the audit itself needs, beside those of rows.parquet.
 PART = pa.schema(
     [
         *AUDIT,
         pa.field("response_key", pa.uint64()),
-        pa.field("prompt_key", pa.uint64()),
-        pa.field("id_key", pa.uint64()),
         pa.field("short_text", pa.string()),
         pa.field("pattern", pa.string()),
         pa.field("script", pa.string()),
@@ -67,8 +66,8 @@ class Findings:
     reject_examples: dict[str, str] = field(default_factory=dict)
     rejected: bytes = b""  # lines of audit/rejected.jsonl
     rules: Counter[str] = field(default_factory=Counter)
-    columns: defaultdict[str, dict[str, int]] = field(
-        default_factory=lambda: defaultdict(dict)  # key -> type -> rows
+    shapes: Counter[tuple[tuple[str, ...], tuple[type, ...]]] = field(
+        default_factory=Counter  # keys and types of their values -> rows
     )
     damage: Counter[str] = field(default_factory=Counter)  # rows by kind; "" counts rows
     personal: Counter[str] = field(default_factory=Counter)
@@ -81,16 +80,21 @@ class Findings:
         if len(known) < EXAMPLES:
             known.append(where)
 
+    def columns(self) -> dict[str, dict[str, int]]:
+        """Keys of the records, the types of their values, and how many rows have each."""
+        found: dict[str, dict[str, int]] = {}
+        for (keys, kinds), rows in self.shapes.items():
+            for key, kind in zip(keys, kinds, strict=True):
+                types = found.setdefault(key, {})
+                types[kind.__name__] = types.get(kind.__name__, 0) + rows
+        return found
+
     def add(self, other: "Findings") -> None:
         for name in ("lines", "blank", "bytes"):
             total = getattr(self.lines, name) + getattr(other.lines, name)
             setattr(self.lines, name, total)
-        for name in ("rejects", "rules", "damage", "personal", "control", "tokenized"):
+        for name in ("rejects", "rules", "damage", "personal", "control", "tokenized", "shapes"):
             getattr(self, name).update(getattr(other, name))
-        for key, types in other.columns.items():
-            known = self.columns[key]
-            for kind, rows in types.items():
-                known[kind] = known.get(kind, 0) + rows
         for reason, example in other.reject_examples.items():
             self.reject_examples.setdefault(reason, example)
         for name, named in other.examples.items():
@@ -163,9 +167,7 @@ class Reader:
         if record is None:
             reason, message = line.reject or ("invalid_json", "")
             raise Reject(reason, message)
-        for key, value in record.items():
-            kinds, kind = found.columns[key], type(value).__name__
-            kinds[kind] = kinds.get(kind, 0) + 1
+        found.shapes[tuple(record), tuple(map(type, record.values()))] += 1
         audit, response_ids = self.config.audit, None
         if is_tokenized(record, audit.columns):
             told = self.detokenizer.conversation(record, audit.columns)
@@ -182,10 +184,10 @@ class Reader:
         last = responses[-1]
         asked = [turn.content or "" for turn in conversation.turns[:-1]]
         question = asked[-1] if asked else ""
-        classes = {response_class(turn) for turn in responses}
+        classes = [response_class(turn) for turn in responses]
         text = last.content or ""
         if text and _starts_alike(text, question) and folded(text) == folded(question):
-            classes.add("echo")
+            classes.append("echo")
         own_id, prompt = user_id(record, audit.columns.id), prompt_hash(messages)
         short = 0 < len(text) <= audit.repeated_max_chars
         short_text, numbers = self._shortened(text) if short else (None, None)
@@ -199,14 +201,10 @@ class Reader:
             "prompt_hash": prompt,
             "turns": len(responses),
             "response_chars": len(text),
-            "response_class": next(
-                (c for c in (*TRIVIAL, "reasoning_only") if c in classes), "normal"
-            ),
-            "rules": sorted(set(conversation.used)),
+            "response_class": min(classes, key=RANKS.__getitem__) if classes[1:] else classes[0],
+            "rules": sorted(set(conversation.used)) if conversation.used else [],
             "flagged": False,
             "response_key": key64(f"{last.reasoning}\n{text}" if last.reasoning else text),
-            "prompt_key": int(prompt[:16], 16),
-            "id_key": None if own_id is None else key64(own_id),
             "short_text": short_text,
             "pattern": numbers,
             "script": script(question),
@@ -227,18 +225,20 @@ class Reader:
         return known
 
     def _scan(self, line: Line, turns: list[Turn], found: Findings) -> None:
-        raw, where = line.content, f"{line.source}:{line.line}"
+        raw = line.content
         given = [turn.content for turn in turns if turn.role != "assistant" and turn.content]
-        if kinds := damage(raw, [turn.content for turn in turns if turn.content]):
-            found.damage.update({"", *kinds})
-            found.note("damage", where)
+        if not raw.isascii() or b"\\u00" in raw:
+            kinds = damage(raw, [turn.content for turn in turns if turn.content])
+            if kinds:
+                found.damage.update({"", *kinds})
+                found.note("damage", f"{line.source}:{line.line}")
         if kinds := personal(given):  # whose row it is is nobody's business
             found.personal.update({"", *kinds})
         if any(beginning in raw for beginning in self.spelled) and (
             spelled := self.prompts.spelled(given)
         ):
             found.control.update({"", *spelled})
-            found.note("control", where)
+            found.note("control", f"{line.source}:{line.line}")
 
     def _finished(self, batch: list[_Row]) -> pa.RecordBatch:
         """The batch's rows with their lengths in tokens."""

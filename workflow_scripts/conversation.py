@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from workflow_scripts.config import Columns, Rules
+from workflow_scripts.config_audit import Columns, Rules
 from workflow_scripts.dialects import SYSTEM_COLUMNS, Reader, Reject, Turn
 from workflow_scripts.identity import digest
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.config import Columns, Rules
+from workflow_scripts.config_audit import Columns, Rules
 
 # Roles as datasets spell them, in any case. Anything else is rejected, never guessed.
 ROLES = {

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.config import Audit, read_run
+from workflow_scripts.config import read_run
+from workflow_scripts.config_audit import Audit
 from workflow_scripts.progress import say, write_atomically
 
 

@@ -24,7 +24,9 @@ PROMPT_VERSION = 1
 # through `params:`.
 SPEED_ONLY = {
     "config",
+    "config_audit",
     "config_docs",
+    "config_fields",
     "dispatch",
     "embedded_model",
     "embedded_server",

@@ -46,7 +46,7 @@ NO_DATA = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a tenth of the audit's reading would go into setting fields
 class Line:
     """One line that is not blank, one element of an array or one row of a table.
 

@@ -13,7 +13,7 @@ from os.path import commonprefix
 from typing import Any
 
 from workflow_scripts.answers import split, texts
-from workflow_scripts.config import Columns
+from workflow_scripts.config_audit import Columns
 from workflow_scripts.conversation import Reject
 from workflow_scripts.dialects import LISTS, PROMPT_COLUMNS
 from workflow_scripts.prompts import Message, PromptError, Prompts

@@ -24,7 +24,7 @@ def lines(run: Path) -> list[str]:
         f"input      {audit['lines']} lines: {audit['accepted']} accepted, "
         f"{audit['rejected']} rejected, {audit['blank_lines']} blank",
         f"audit      {audit['verdict']}: {100 * audit['trivial_share']:.1f} % of the old responses "
-        "are trivial",
+        f"are trivial, see {out}/audit/report.html",
     ]
     folder = out / "generate" / identity["run_hash"]
     shards = [read(folder / f"shard-{k:04d}.json") for k in range(config.shards)]

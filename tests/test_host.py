@@ -1,5 +1,6 @@
 """One server per GPU, on pretended GPUs: starts, leases, restarts, canary, who dies with whom."""
 
+import itertools
 import json
 import os
 import signal
@@ -209,8 +210,16 @@ def test_two_failing_shards(gpus: Gpus) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("who", ["job", "snakemake", "daemon", "server", "all"])
+@pytest.mark.parametrize(
+    ("who", "number"),
+    [
+        ("daemon", signal.SIGKILL),
+        ("server", signal.SIGKILL),
+        *itertools.product(
+            ("job", "snakemake", "all"), (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        ),
+    ],
+)
 def test_ended_by_a_signal(gpus: Gpus, who: str, number: signal.Signals) -> None:
     """Whoever is ended, however: nothing is lost, and no server outlives the idle time."""
     gpus.set(2, token_seconds=0.02)

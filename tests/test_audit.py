@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 from conftest import make_model
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fast_bpe import trained
 
@@ -16,6 +16,7 @@ from workflow_scripts.audit import audit
 from workflow_scripts.audit_findings import summary
 from workflow_scripts.audit_scans import damage, folded, luhn, pattern, personal, script
 from workflow_scripts.config import Config, load
+from workflow_scripts.input_parts import COMPRESSIONS
 
 # As Qwen3's template writes a conversation: the last answer with its reasoning, even an empty one.
 QWEN = """\
@@ -312,6 +313,7 @@ def test_any_lines_are_accounted_for(
 ) -> None:
     case = Case(tmp_path_factory.mktemp("any"), model)
     raw = b"\n".join(lines)
+    assume(not raw.startswith(tuple(COMPRESSIONS)))  # such a file is a damaged archive, one reject
     (case.folder / "a.jsonl").write_bytes(raw)
     found = case.audit()
     assert found["lines"] == raw.count(b"\n") + (raw != b"" and not raw.endswith(b"\n"))

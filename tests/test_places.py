@@ -1,8 +1,11 @@
 """Places on servers, without servers: who gets them, and that no server runs short of work."""
 
+import asyncio
+import contextlib
 import heapq
 import json
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +148,24 @@ def test_free_places_are_noticed_while_shards_wait(tmp_path: Path) -> None:
     for k in range(1, 8):
         (folder / f"shard-{k:04d}.json").touch()
     assert not made._short_of_work()  # the last shard: nothing else could be asked
+
+
+@pytest.mark.parametrize(("silent_s", "ends"), [(600, False), (1801, True)])
+def test_a_run_that_lives_but_sends_no_job_is_not_waited_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: float, ends: bool
+) -> None:
+    """Seen: a Snakemake whose output nobody read any more hung for two hours, servers beside it."""
+    made = host(tmp_path / "w", 1, 5)
+    monkeypatch.setattr(made, "_more_to_come", lambda: True)
+    made.last_job = time.monotonic() - silent_s
+
+    async def wait() -> None:
+        async with asyncio.timeout(1):
+            await made.idle()
+
+    with contextlib.suppress(TimeoutError):
+        asyncio.run(wait())
+    assert made.stopping.is_set() == ends
 
 
 def test_speed_counts_tokens_of_unfinished_answers(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from workflow_scripts.workflow import is_held
 
 DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
 SHORT_LOOKS = 4  # looks in a row that find places free before it is said
+LONGEST_WAIT_S = 1800.0  # for a run that lives but sends no job: Snakemake itself may hang
 RESTART_PAUSE_S = 2.0  # doubled for each start in a row that failed
 
 
@@ -278,9 +279,10 @@ class Host:
         while True:
             await asyncio.sleep(0.2)
             since = time.monotonic() - self.last_job
-            if not self.jobs and since > self.config.engine.idle_s and not self._more_to_come():
+            idle = not self.jobs and since > self.config.engine.idle_s
+            if idle and (since > LONGEST_WAIT_S or not self._more_to_come()):
                 break
-        say(f"no job for {self.config.engine.idle_s:g} s; the servers stop")
+        say(f"no job for {since:.0f} s; the servers stop")
         self.stopping.set()
 
     def _more_to_come(self) -> bool:

@@ -114,10 +114,12 @@ def flag(
                 )
             frame = frame.with_columns(flagged=pl.col("response_class").is_in(list(TRIVIAL)))
             writer.add_table(frame.select(AUDIT.names).to_arrow())
-            for (name,), rows in frame.group_by("response_class", maintain_order=True):
-                known = examples.setdefault(str(name), [])
-                for row in rows.head(SHOWN - len(known)).iter_rows(named=True):
-                    known.append(example(row))
+            for name in frame["response_class"].unique(maintain_order=True):
+                known = examples.setdefault(name, [])
+                if len(known) < SHOWN:
+                    rows = frame.filter(pl.col("response_class") == name)
+                    rows = rows.head(SHOWN - len(known))
+                    known += [example(row) for row in rows.iter_rows(named=True)]
             frames.append(
                 frame.with_columns(
                     prompt_key=pl.col("prompt_hash").hash(),
@@ -185,8 +187,7 @@ def audit(config: Config, out: Path, rejected: Path, rows: Path, processes: int)
                     say(f"audit: {len(part_files) + 1} of {len(work)} parts read")
                 per_source[part.path].add(part_found)
                 part_files.append(path)
-        accepted = sum(f.lines.lines - f.lines.blank for f in per_source.values())
-        accepted -= sum(found.rejects.values())
+        accepted = found.lines.lines - found.lines.blank - sum(found.rejects.values())
         repeated = _repeated(part_files, config.audit, accepted)
         counted, examples = flag(part_files, rows, repeated.texts, files)
     finally:

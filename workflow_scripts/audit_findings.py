@@ -66,7 +66,7 @@ def findings(config: Config, found: dict[str, Any], frame: pl.DataFrame) -> list
             and told["accepted"] >= FEW_ROWS
             and bad >= limits["worthless"]
         ):
-            own = flagged.filter(pl.col("source").cast(pl.String) == source)
+            own = flagged.filter(pl.col("source") == source)
             text = f"{source}: {100 * bad:.1f} % of its {told['accepted']:,} responses are trivial."
             say("bad_source", "suspicious", told["flagged"], text, named_rows(own))
     bad_parts = [

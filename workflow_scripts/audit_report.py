@@ -13,7 +13,7 @@ import orjson
 import polars as pl
 
 from workflow_scripts.audit_findings import FEW_ROWS, findings, named_rows, verdict
-from workflow_scripts.audit_rows import AssistantTurns, Findings
+from workflow_scripts.audit_rows import AssistantTurns, Findings, as_turn
 from workflow_scripts.audit_scans import visible
 from workflow_scripts.config import Config
 from workflow_scripts.config_audit import Estimate
@@ -170,7 +170,7 @@ def _spikes(
         there = frame.filter(pl.col("response_tokens") == tokens)
         keys = there["response_key"].value_counts().sort(["count", "response_key"], descending=True)
         first = there.filter(pl.col("response_key") == keys["response_key"][0]).head(1)
-        text = turns.text(_last_turn(rows_file, first["source"][0], first["line"][0]))
+        text = turns.text(as_turn(_messages(rows_file, first)[-1]))
         spikes.append(
             {
                 "tokens": tokens,
@@ -185,10 +185,11 @@ def _spikes(
     return spikes
 
 
-def _last_turn(rows: Path, source: str, line: int) -> Turn:
+def _messages(rows: Path, one: pl.DataFrame) -> list[dict[str, Any]]:
+    """The conversation of a row of the counted frame."""
+    source, line = str(one["source"][0]), one["line"][0]
     found = pl.scan_parquet(rows).filter(pl.col("source") == source, pl.col("line") == line)
-    message = orjson.loads(found.select("messages").collect()["messages"][0])[-1]
-    return Turn("assistant", message["content"], message.get("reasoning_content"))
+    return list(orjson.loads(found.select("messages").collect()["messages"][0]))
 
 
 def _context(config: Config, frame: pl.DataFrame) -> dict[str, Any]:
@@ -235,12 +236,9 @@ def _prompts(evidence: Evidence) -> dict[str, Any]:
     most = keys.join(
         frame.with_row_index("at").group_by("prompt_key").agg(pl.min("at")), "prompt_key"
     )
-    for key, rows, _ in most.sort(["count", "at"], descending=[True, False]).head(3).iter_rows():
-        first = frame.filter(pl.col("prompt_key") == key).head(1)
-        scan = pl.scan_parquet(evidence.rows).filter(
-            pl.col("source") == str(first["source"][0]), pl.col("line") == first["line"][0]
-        )
-        messages = orjson.loads(scan.select("messages").collect()["messages"][0])
+    for _, rows, at in most.sort(["count", "at"], descending=[True, False]).head(3).iter_rows():
+        first = frame[at]
+        messages = _messages(evidence.rows, first)
         asked = next((m["content"] for m in messages if m["role"] == "user"), "")
         top.append({"text": visible(asked), "rows": rows, "examples": named_rows(first)})
     return {

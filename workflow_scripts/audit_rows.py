@@ -171,7 +171,7 @@ class Reader:
         audit, response_ids = self.config.audit, None
         if is_tokenized(record, audit.columns):
             told = self.detokenizer.conversation(record, audit.columns)
-            turns = [_turn(message) for message in told.messages]
+            turns = [as_turn(message) for message in told.messages]
             conversation = Conversation(turns)
             response_ids = told.response_ids
             found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
@@ -338,7 +338,8 @@ class AssistantTurns:
         return whole.removeprefix(self.before)  # it writes the turn otherwise than it asks for it
 
 
-def _turn(message: dict[str, Any]) -> Turn:
+def as_turn(message: dict[str, Any]) -> Turn:
+    """A message of rows.parquet or of a tokenized row, tool calls aside."""
     return Turn(message["role"], message["content"], message.get("reasoning_content"))
 
 

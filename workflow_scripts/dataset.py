@@ -20,7 +20,7 @@ from workflow_scripts.answers import split
 from workflow_scripts.config import Dataset, Filters, read_run
 from workflow_scripts.conversation import prompt_hash
 from workflow_scripts.progress import say, write_atomically
-from workflow_scripts.prompts import Message, PromptError, Prompts
+from workflow_scripts.prompts import Message, PromptError, Prompts, is_asked
 from workflow_scripts.tables import DROPPED, IDS, TRAIN, TableWriter, read_batches, table_writer
 
 BATCH = 512
@@ -64,9 +64,7 @@ def samples(row: dict[str, Any], prompts: Prompts, held_out: float) -> Iterator[
     side = int(prompt_hash(messages)[:8], 16) / 2**32 < held_out
     names = ("row_id", "source", "line", "id", "run_hash", "origin")
     common = {name: row[name] for name in names}
-    answers = [
-        i for i, m in enumerate(messages) if m["role"] == "assistant" and not m.get("tool_calls")
-    ]
+    answers = [i for i, message in enumerate(messages) if is_asked(message)]
     if row["origin"] == "kept":
         for turn, at in enumerate(answers):
             given = messages[: at + 1]

@@ -26,7 +26,7 @@ from workflow_scripts.host_places import HostPlaces
 from workflow_scripts.identity import digest, model_vocab_size, rehearsal_length, request_seed
 from workflow_scripts.journal import Journal, Place, wait_for
 from workflow_scripts.progress import Progress, say, write_atomically
-from workflow_scripts.prompts import PromptError, Prompts
+from workflow_scripts.prompts import PromptError, Prompts, is_asked
 from workflow_scripts.shard_rows import Row, Turn, write_shard
 from workflow_scripts.workflow import RETRY_VARIABLE, read_round, round_path
 
@@ -78,7 +78,7 @@ class Shard:
         """Go to each row's next assistant turn and make its prompt. Runs in another thread."""
         rendered, owners = [], []
         for row in rows:
-            while row.at < len(row.conversation) and self._is_given(row):
+            while row.at < len(row.conversation) and not is_asked(row.conversation[row.at]):
                 row.at += 1
             if row.over:
                 continue
@@ -91,11 +91,6 @@ class Shard:
             row.next_prompt = ids
             row.next_seed = request_seed(self.config.sampling.seed, row.row_id, len(row.turns))
             row.next_request = self._request(row, ids)
-
-    @staticmethod
-    def _is_given(row: Row) -> bool:
-        message = row.conversation[row.at]
-        return message["role"] != "assistant" or bool(message.get("tool_calls"))
 
     def _request(self, row: Row, prompt_ids: list[int]) -> str:
         """Identity of the row's next request."""

@@ -35,6 +35,11 @@ MASKED = re.compile(f"{MASK}(\\d+){MASK}")
 Message = dict[str, Any]
 
 
+def is_asked(message: Message) -> bool:
+    """Whether a turn is the model's to generate: an assistant's, unless it calls tools."""
+    return message["role"] == "assistant" and not message.get("tool_calls")
+
+
 class PromptError(Exception):
     """The chat template refuses a conversation; the message is the template's own."""
 
@@ -173,7 +178,7 @@ class Prompts:
             if MASK in text:
                 continue
             if self._fast and (text.isascii() or unicodedata.is_normalized("NFC", text)):
-                found[i] = self._encode_fast(text, self._fast)
+                found[i] = self._encode_pieces(text, self._fast)
             else:
                 plain.append(i)
         batch = self.tokenizer.encode_batch_fast(
@@ -183,10 +188,11 @@ class Prompts:
             found[i] = encoding.ids
         for i, text in enumerate(rendered):
             if MASK in text:
-                found[i] = self._encode_masked(text)
+                found[i] = self._encode_pieces(text, self._encode_unmasked)
         return found
 
-    def _encode_fast(self, text: str, encode: Encode) -> list[int]:
+    def _encode_pieces(self, text: str, encode: Encode) -> list[int]:
+        """Ids of the control tokens that the template wrote, and of what stands between them."""
         ids: list[int] = []
         for piece in self._cut.split(text) if self._cut else [text]:
             if piece in self.added:
@@ -221,14 +227,8 @@ class Prompts:
     def _mask(self, match: re.Match[str]) -> str:
         return f"{MASK}{self._spelled.index(match[0])}{MASK}"
 
-    def _encode_masked(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece in self._cut.split(text) if self._cut else [text]:
-            if piece in self.added:
-                ids.append(self.added[piece])
-            elif piece:
-                ids.extend(self.encode_text(MASKED.sub(self._unmask, piece)))
-        return ids
+    def _encode_unmasked(self, text: str) -> list[int]:
+        return self.encode_text(MASKED.sub(self._unmask, text))
 
     def _unmask(self, match: re.Match[str]) -> str:
         return self._spelled[int(match[1])]

@@ -17,7 +17,7 @@ from workflow_scripts.answers import texts
 from workflow_scripts.identity import file_sha256
 from workflow_scripts.journal import Journal, Place
 from workflow_scripts.progress import write_atomically
-from workflow_scripts.prompts import Prompts
+from workflow_scripts.prompts import Prompts, is_asked
 from workflow_scripts.tables import FAILURE, GENERATED, table_writer
 
 BATCH = 256  # rows put together at a time
@@ -137,7 +137,7 @@ def _with_answers(
     found: list[dict[str, Any]] = []
     answers = iter(turns)
     for message in messages:
-        if message["role"] != "assistant" or message.get("tool_calls"):
+        if not is_asked(message):
             found.append(message)
             continue
         turn = next(answers, None)
@@ -152,6 +152,6 @@ def _with_answers(
 
 def _to_last_answer(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what asked for an answer that never came: a question, or calls and their results."""
-    while found and (found[-1]["role"] != "assistant" or found[-1].get("tool_calls")):
+    while found and not is_asked(found[-1]):
         found = found[:-1]
     return found

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -283,6 +284,26 @@ def test_every_fault_in_one_run(gpus: Gpus) -> None:
     assert len(failed) == sum(fault is not None for fault in last.values()) > 0
     completed = pl.read_parquet(work.out / "merged/completions.parquet")
     assert completed["row_id"].n_unique() == len(completed) == 200 - len(failed)
+
+
+def test_a_signal_while_the_scheduler_holds_its_lock() -> None:
+    """Snakemake 9.27 takes its scheduler's lock in the handler of SIGTERM, on the same thread."""
+    code = """
+import os, signal, threading, time
+from workflow_scripts.workflow import handle_apart
+lock, taken = threading.Lock(), threading.Event()
+def exit_gracefully(*_):
+    with lock:
+        taken.set()
+signal.signal(signal.SIGTERM, exit_gracefully)
+handle_apart(signal.SIGTERM)
+with lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    assert not taken.is_set()
+assert taken.wait(10)
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
 
 
 def pid_of(module: str, folder: Path) -> int:

@@ -1,8 +1,10 @@
 """What the Snakefile needs: the checked configuration, parameters of the stages, limits, locks."""
 
+import _thread
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -77,6 +79,7 @@ class Run:
         Raises:
             ConfigError: another process holds it.
         """
+        handle_apart(signal.SIGTERM)
         self._lock = hold(Path(self.out) / ".lock")
         found = {
             "config": self.config.model_dump(mode="json"),
@@ -202,6 +205,17 @@ def runtime_dir(out: str) -> Path:
     allocation = os.environ.get("SLURM_JOB_ID", "")
     name = digest(str(Path(out).resolve()), socket.gethostname(), allocation)[:12]
     return Path(tempfile.gettempdir()) / f"tracemill-{os.getuid()}-{name}"
+
+
+def handle_apart(number: signal.Signals) -> None:
+    """Let a thread of its own run the signal's handler.
+
+    Snakemake's scheduler (9.27) handles SIGTERM by taking a lock that the interrupted main thread
+    may itself hold; it then waits for ever, deaf to a second signal.
+    """
+    handler = signal.getsignal(number)
+    if callable(handler):
+        signal.signal(number, lambda *told: _thread.start_new_thread(handler, told))
 
 
 def stop_host(out: str, wait_s: float = 60.0) -> None:

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from workflow_scripts.config import Config, read_run
 from workflow_scripts.progress import duration, say, write_atomically
+from workflow_scripts.training_table import SIDES
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SAMPLES = 6
@@ -226,9 +227,10 @@ def shown(text: str) -> str:
 
 
 def turns_of(folder: Path) -> pl.LazyFrame:
-    """Each response of the dataset with its place: `train`, `validation`, or why it was dropped."""
-    parts = [(path, pl.lit("train")) for path in sorted(folder.glob("train-*.parquet"))]
-    parts += [(path, pl.lit("validation")) for path in sorted(folder.glob("validation-*.parquet"))]
+    """Each response of the dataset with its place: its side, or why it was dropped."""
+    parts = [
+        (path, pl.lit(side)) for side in SIDES for path in sorted(folder.glob(f"{side}-*.parquet"))
+    ]
     parts.append((folder / "rejected.parquet", pl.lit("dropped: ") + pl.col("reason")))
     return pl.concat(
         scan(path, "dataset").select("row_id", "turn", "completion_length", place=place)

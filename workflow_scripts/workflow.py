@@ -17,6 +17,7 @@ from workflow_scripts.gpus import usable_gpus
 from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
+from workflow_scripts.user_filters import check
 
 
 def open_shards(gpus: int) -> int:
@@ -64,7 +65,12 @@ class Run:
             "generate": self.hash,
             "merge": self.hash,
             "dataset": canonical(
-                {"dataset": config.dataset.model_dump(mode="json"), "run": self.hash}
+                {
+                    "dataset": config.dataset.model_dump(mode="json"),
+                    "audit": config.audit.model_dump(mode="json", include=_OF_DATASET),
+                    "user_filter": check(config.dataset.filters),
+                    "run": self.hash,
+                }
             ),
             "verify": self.hash,
             "report": self.hash,
@@ -143,6 +149,10 @@ class Run:
 
 
 _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
+_OF_DATASET = {
+    "held_out", "contamination_ngram", "repeated_min_prompts", "repeated_min_share",
+    "repeated_max_chars",
+}  # fmt: skip
 
 
 def stage_function(root: str) -> str:

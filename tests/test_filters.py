@@ -9,6 +9,8 @@ from conftest import IM_END, THINK, THINK_CLOSE
 from merged_rows import Built, Turn, config, reply, row
 
 from workflow_scripts.config import ConfigError
+from workflow_scripts.config_dataset import Filters as FilterSettings
+from workflow_scripts.loops import THRESHOLD
 from workflow_scripts.user_filters import check
 
 KEEP_ALL = {"repeated": "keep", "duplicates": "keep", "echo": "keep", "control_tokens": "keep"}
@@ -80,6 +82,7 @@ def test_loops(tmp_path: Path) -> None:
     assert filtered(tmp_path / "1", *talks) == {1: "loop"}
     assert filtered(tmp_path / "2", *talks, loop_threshold=1e9) == {}
     assert filtered(tmp_path / "3", *talks, loop="keep") == {}
+    assert FilterSettings().loop_threshold == THRESHOLD
 
 
 def test_trivial_again(tmp_path: Path) -> None:

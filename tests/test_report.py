@@ -15,8 +15,9 @@ import pytest
 
 from workflow_scripts.config import load
 from workflow_scripts.dataset import OF_SOURCE
-from workflow_scripts.report import CAP, lengths, main, plots
+from workflow_scripts.report import lengths, main, plots
 from workflow_scripts.tables import AUDIT, COMPLETIONS, DROPPED, FAILED, TRAIN
+from workflow_scripts.visible import CAP
 
 RUN = "feedfacefeedface"
 HOSTILE = '</script><img src="http://evil.example/x" onerror="alert(1)"><script>alert(2)</script>'

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from workflow_scripts.config_fields import Section, data, layout, section
-from workflow_scripts.loops import THRESHOLD
 
 Choice = Literal["keep", "drop"]
 # `drafter`: into drafter-*.parquet, apart from what SFT trains on.
@@ -39,7 +38,7 @@ class Filters(Section):
         "docs/filters.md.",
     )
     loop_threshold: Annotated[float, Field(gt=0)] = data(
-        THRESHOLD, description="Score from which a repetition is a loop."
+        1.0, description="Score from which a repetition is a loop."
     )
     repeated: Choice = data(
         "drop",

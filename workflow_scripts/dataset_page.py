@@ -9,8 +9,8 @@ import jinja2
 import numpy as np
 
 from workflow_scripts.prompts import Prompts
-from workflow_scripts.report import shown
 from workflow_scripts.samples import Ids, Sample
+from workflow_scripts.visible import shown
 
 TEMPLATE = Path(__file__).with_name("dataset_page.html.j2")
 KEPT = 6  # samples shown of each side and class

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
+from workflow_scripts.config_dataset import Filters
 from workflow_scripts.gpus import usable_gpus
 from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
-from workflow_scripts.user_filters import check
 
 
 def open_shards(gpus: int) -> int:
@@ -68,7 +68,7 @@ class Run:
                 {
                     "dataset": config.dataset.model_dump(mode="json"),
                     "audit": config.audit.model_dump(mode="json", include=_OF_DATASET),
-                    "user_filter": check(config.dataset.filters),
+                    "user_filter": _checked(config.dataset.filters),
                     "run": self.hash,
                 }
             ),
@@ -153,6 +153,15 @@ _OF_DATASET = {
     "held_out", "contamination_ngram", "repeated_min_prompts", "repeated_min_share",
     "repeated_max_chars",
 }  # fmt: skip
+
+
+def _checked(filters: Filters) -> str | None:
+    """Check the user's own filters, if there are any; returns the hash of the Python file."""
+    if not (filters.expressions or filters.python):
+        return None
+    from workflow_scripts.user_filters import check  # takes a while to import
+
+    return check(filters)
 
 
 def stage_function(root: str) -> str:

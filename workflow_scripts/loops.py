@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 RUN = 8
 # What a change costs, in ids: half a period, so that a round with one change counts for half a round
 # and one with two or more for nothing, since what differs in several places has content; for long
-# units no more than 25, since a paragraph with three words changed is still the same paragraph.
+# units no more than 40, since a page with three words changed is still the same page.
 CHANGE = 0.5
 CHANGE_MOST = 40
 # The loop with a score of 1 has copied so many ids and so many rounds more than the first.
@@ -53,10 +53,11 @@ class Loop:
     differ in length, the most frequent one). ``repeats``: length of the stretch in periods, the
     first round included. ``share``: part of the completion's ids that lie in the stretch, 0 to 1.
 
-    ``score``: (copied - changed - CHANGE * period * changes) / (LENGTH + ROUNDS * period), where
-    ``copied`` ids are equal to those one period earlier, ``changed`` ones are not, and ``changes``
-    counts the places. It grows with every round and has no upper bound; 1 is a loop at the default
-    threshold: about 23 copied rounds of 10 ids, 5 of 100, 3.2 of 1,000.
+    ``score``: (copied - changed - cost * changes) / (length + ROUNDS * period), where ``copied`` ids
+    are equal to those one period earlier, ``changed`` ones are not, ``changes`` counts the places
+    of these, ``cost`` is CHANGE * period and at most CHANGE_MOST, and ``length`` is LENGTH, or
+    PLAIN_LENGTH where the unit hardly has different ids. It grows with every round and has no upper
+    bound. A score of 1 takes 19 exact rounds of 10 ids, 6 of 100 or 5 of 1,000.
     """
 
     start: int

@@ -70,6 +70,8 @@ LOOPS = {
     "one word changed": numbered(
         "Let me think about the {name} again and verify every step.\n", 80
     ),
+    # Nobody can tell these from the counters above without the prompt.
+    "rows that differ in one number": numbered("INSERT INTO users (id) VALUES ({n});\n", 60),
     "broken off and taken up again": "Wait, let me check again. " * 20
     + "So the sum is nine. "
     + "Wait, let me check again. " * 20,
@@ -204,14 +206,6 @@ def test_boards_and_single_signs_need_more() -> None:
     assert loop is not None and loop.score == pytest.approx(480 / 424)
 
 
-def test_what_drifts_and_ends_by_itself_is_taken_for_a_list() -> None:
-    rows = cut(numbered("INSERT INTO users (id) VALUES ({n});\n", 200))
-    assert is_loop(find(rows))
-    assert find(rows, stopped=True) is None
-    exact = cut(LOOPS["sentence"])
-    assert find(exact, stopped=True) == find(exact)
-
-
 def test_counter_that_gets_more_digits_is_one_loop() -> None:
     ids = cut(numbered("Attempt {n}: let me check the sum again.\n", 150))
     loop = find(ids)
@@ -291,9 +285,9 @@ BLOCKS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(ANY_IDS, FEW_IDS, BLOCKS), st.booleans())
-def test_any_ids_give_none_or_a_stretch_that_repeats(ids: list[int], stopped: bool) -> None:
-    loop = find(ids, stopped)
+@given(st.one_of(ANY_IDS, FEW_IDS, BLOCKS))
+def test_any_ids_give_none_or_a_stretch_that_repeats(ids: list[int]) -> None:
+    loop = find(ids)
     if loop is None:
         return
     end = loop.start + round(loop.repeats * loop.period)
@@ -328,10 +322,7 @@ def rows() -> list[dict[str, Any]]:
 
 def test_completions_of_a_small_model_are_judged_as_a_reader_did() -> None:
     read = {row["name"]: row["loop"] and row["name"] not in MISSED for row in rows()}
-    found = {
-        row["name"]: is_loop(find(row["ids"], stopped=row["finish_reason"] == "stop"))
-        for row in rows()
-    }
+    found = {row["name"]: is_loop(find(row["ids"])) for row in rows()}
     assert sorted(read.values()).count(True) == 6 and len(read) == 16
     assert found == read
 

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 # Ids in a row that must be equal to count as copied. Runs shorter than that are what lists, tables,
 # number sequences and code have in common from row to row.
 RUN = 8
-# What a change costs, in ids: half a period, so that a round with one change counts for half a round
-# and one with two or more for nothing, since what differs in several places has content; for long
-# units no more than 40, since a page with three words changed is still the same page.
+# What a change costs, in ids: half a period, so that a round with one change counts for half, and
+# one with two or more for nothing, since what differs in several places has content; for long units
+# no more than 40, since a page with three words changed is still the same page.
 CHANGE = 0.5
 CHANGE_MOST = 40
 # The loop with a score of 1 has copied so many ids and so many rounds more than the first.
 LENGTH = 150
 ROUNDS = 3
-# Dots, digits, zeros, the squares of a board: a unit of fewer than 4 different ids, or of fewer than
-# 8 that is more than twice as long, needs more.
+# Dots, digits, zeros, the squares of a board: a unit of fewer than 4 different ids, or of fewer
+# than 8 that is more than twice as long, needs more.
 PLAIN = 4
 PLAIN_LONG = 8
 PLAIN_LENGTH = 400
@@ -53,11 +53,11 @@ class Loop:
     differ in length, the most frequent one). ``repeats``: length of the stretch in periods, the
     first round included. ``share``: part of the completion's ids that lie in the stretch, 0 to 1.
 
-    ``score``: (copied - changed - cost * changes) / (length + ROUNDS * period), where ``copied`` ids
-    are equal to those one period earlier, ``changed`` ones are not, ``changes`` counts the places
-    of these, ``cost`` is CHANGE * period and at most CHANGE_MOST, and ``length`` is LENGTH, or
-    PLAIN_LENGTH where the unit hardly has different ids. It grows with every round and has no upper
-    bound. A score of 1 takes 19 exact rounds of 10 ids, 6 of 100 or 5 of 1,000.
+    ``score``: (copied - changed - cost * changes) / (length + ROUNDS * period), where ``copied``
+    ids are equal to those one period earlier, ``changed`` ones are not, ``changes`` counts the
+    places of these, ``cost`` is CHANGE * period and at most CHANGE_MOST, and ``length`` is LENGTH,
+    or PLAIN_LENGTH where the unit hardly has different ids. It grows with every round and has no
+    upper bound. A score of 1 takes 19 exact rounds of 10 ids, 6 of 100 or 5 of 1,000.
     """
 
     start: int
@@ -72,15 +72,11 @@ def is_loop(loop: Loop | None, threshold: float = THRESHOLD) -> bool:
     return loop is not None and loop.score >= threshold
 
 
-def find(ids: Sequence[int] | NDArray[np.integer], stopped: bool = False) -> Loop | None:
+def find(ids: Sequence[int] | NDArray[np.integer]) -> Loop | None:
     """The worst repeated stretch of a completion, or None if none has a score of FLOOR or more.
 
-    ``ids``: one-dimensional, any length, each within 64 bits. ``stopped``: the completion ended by
-    itself (``finish_reason`` stop) and did not reach its length; what changes a little every round
-    is then taken for a list, and only rounds without any change count. A loop that drifts does not
-    end by itself as a rule, a list that was asked for does.
-
-    Takes time n log n; most completions are cleared by one sort.
+    ``ids``: one-dimensional, any length, each within 64 bits. Takes time n log n; most completions
+    are cleared by one sort.
     """
     array = np.asarray(ids)
     places, distances = _repeated_words(array)
@@ -101,7 +97,7 @@ def find(ids: Sequence[int] | NDArray[np.integer], stopped: bool = False) -> Loo
                 begin = max(0, int(cluster[0]) - high - 2 * period)
                 end = int(cluster[-1]) + RUN + 2 * period
                 near = _most_frequent(distances[chosen])
-                loop = _loop(array, begin, end, period, near, stopped)
+                loop = _loop(array, begin, end, period, near)
                 if loop.score >= FLOOR and (worst is None or loop.score > worst.score):
                     worst = loop
         untried[low:high] = 0
@@ -146,11 +142,6 @@ def _most_frequent(distances: NDArray[np.int64]) -> NDArray[np.int64]:
     return frequent
 
 
-def _cost(period: int) -> float:
-    """What a change costs, in ids."""
-    return min(CHANGE * period, CHANGE_MOST)
-
-
 def _copied(ids: NDArray[np.integer], distance: int) -> NDArray[np.bool_]:
     """Which ids belong to a run of RUN or more that are equal to those ``distance`` earlier."""
     equal = np.zeros(len(ids) + 2, np.int8)
@@ -170,7 +161,6 @@ def _loop(
     end: int,
     period: int,
     distances: NDArray[np.int64],
-    stopped: bool,
 ) -> Loop:
     """The stretch with the greatest balance for one period, within ids[begin:end]."""
     window = ids[begin:end]
@@ -178,7 +168,7 @@ def _loop(
     for distance in distances[distances < len(window)]:
         copied |= _copied(window, int(distance))
     gain = np.where(copied, 1.0, -1.0)
-    gain[1:][copied[:-1] & ~copied[1:]] -= _cost(period) * (2 if stopped else 1)
+    gain[1:][copied[:-1] & ~copied[1:]] -= min(CHANGE * period, CHANGE_MOST)
     # Kadane's algorithm: the balance of a stretch is the sum at its end less that before it.
     total = np.concatenate(([0.0], np.cumsum(gain)))
     balance = total - np.minimum.accumulate(total)

@@ -311,9 +311,9 @@ def test_only_equality_of_ids_matters(case: tuple[list[int], int, int, int], fac
 # Completions of a real model
 
 
-# Loops of four to ten rounds when they were cut off, the last two with changes all over: read as
-# loops, and short of the default threshold.
-MISSED = {"juice paragraph", "helper functions", "varied sentences"}
+# Read as loops and short of the default threshold: four to ten rounds when they were cut off, two
+# of them with changes all over, and sixty short ones with a counter.
+MISSED = {"juice paragraph", "helper functions", "varied sentences", "sixty animals"}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -323,7 +323,7 @@ def rows() -> list[dict[str, Any]]:
 def test_completions_of_a_small_model_are_judged_as_a_reader_did() -> None:
     read = {row["name"]: row["loop"] and row["name"] not in MISSED for row in rows()}
     found = {row["name"]: is_loop(find(row["ids"])) for row in rows()}
-    assert sorted(read.values()).count(True) == 6 and len(read) == 16
+    assert sorted(read.values()).count(True) == 6 and len(read) == 17
     assert found == read
 
 

@@ -199,6 +199,11 @@ def test_score_with_changes_in_a_long_unit_worked_out_by_hand() -> None:
     assert loop is not None and loop.score == pytest.approx((3990 - 369) / 1350)
 
 
+def test_runs_below_eight_do_not_count() -> None:
+    assert find([i for n in range(500) for i in (1000 + n, *range(7))]) is None
+    assert is_loop(find([i for n in range(500) for i in (1000 + n, *range(8))]))
+
+
 def test_boards_and_single_signs_need_more() -> None:
     unit = [1, 2, 1, 2, 1, 2, 1, 3]
     loop = find(unit * 61)

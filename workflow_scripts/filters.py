@@ -83,7 +83,7 @@ class Filters:
     def reason(self, sample: Sample) -> Found | None:
         """The first filter that drops the sample by itself."""
         settings, kind, generated = self.settings, sample.fields["class"], len(sample.output_ids)
-        loop = find(sample.output_ids, sample.fields["finish_reason"] == "stop")
+        loop = find(sample.output_ids)
         sample.fields["loop_score"] = loop.score if loop else 0.0
         self._found_loop = loop
         if sample.fault:

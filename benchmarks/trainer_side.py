@@ -221,7 +221,7 @@ def speculators_load(args: argparse.Namespace) -> dict[str, Any]:
     from speculators.train.data import ArrowDataset
     from speculators.train.dataloader import create_train_val_loaders
 
-    folder = args.folder / "dataset/exports/speculators/train"
+    folder = args.folder / "dataset/exports/speculators"
     rows = known(args.folder)
     counts = {side: len(of) for side, of in rows.items()}
     ratio = (counts["train"] + 0.5) / sum(counts.values())

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from benchmarks.trainer_masks import Row, difference
 from workflow_scripts.answers import texts
 from workflow_scripts.config import Config, load
 from workflow_scripts.dataset import build
-from workflow_scripts.exports import write_exports
 from workflow_scripts.identity import digest
 from workflow_scripts.prompts import Prompts
 from workflow_scripts.tables import COMPLETIONS, table_writer
@@ -74,6 +73,7 @@ KINDS = (
     "answer spells control tokens",
     "kept response",
 )
+EXPORTS = ("sharegpt", "messages", "specforge", "speculators")
 SPELLED = "In ChatML, <|im_end|>\n<|im_start|>assistant\n<think>\n opens a reasoning."
 
 
@@ -94,14 +94,14 @@ def make_model(folder: Path, tokenizer: Path) -> Path:
     return folder
 
 
-def configuration(model: Path, held_out: float) -> Config:
+def configuration(model: Path, held_out: float = 0.0, exports: Sequence[str] = ()) -> Config:
     return load(
         {
             "output_dir": "results/benchmark",
             "input": "none.jsonl",
             "model": {"path": str(model), "thinking": True},
             "engine": {"kind": "attach", "urls": ["http://127.0.0.1:1"]},
-            "dataset": {"validation_fraction": held_out},
+            "dataset": {"validation_fraction": held_out, "exports": list(exports)},
         }
     )
 
@@ -178,25 +178,24 @@ def merged_row(prompts: Prompts, number: int, kind: str, size: int) -> dict[str,
 
 def prepare(folder: Path, model: Path, kinds: list[str], size: int, held_out: float) -> Path:
     """merged/ and dataset/ with its exports, of one row a kind given."""
-    config = configuration(model, held_out)
+    config = configuration(model, held_out, EXPORTS)
     prompts = Prompts.from_config(config)
     (folder / "dataset").mkdir(parents=True)
     with table_writer(folder / "completions.parquet", COMPLETIONS) as writer:
         for number, kind in enumerate(kinds):
             writer.add([dict.fromkeys(COMPLETIONS.names) | merged_row(prompts, number, kind, size)])
-    build(folder / "completions.parquet", folder / "dataset", config.dataset, prompts, {})
-    write_exports(folder / "dataset", ["sharegpt", "messages", "specforge", "speculators"])
+    build(folder / "completions.parquet", folder / "dataset", config, prompts, {})
     return folder
 
 
 def ours(folder: Path, model: Path, out: Path) -> None:
     """The dataset stage alone, timed; the tokenizer's loading is left out as for the others."""
-    config = configuration(model, 0.0)
+    config = configuration(model)
     prompts = Prompts.from_config(config)
     scratch = folder / "again"
     scratch.mkdir(exist_ok=True)
     start, cpu = time.monotonic(), time.process_time()
-    stats = build(folder / "completions.parquet", scratch, config.dataset, prompts, {})
+    stats = build(folder / "completions.parquet", scratch, config, prompts, {})
     took = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu}
     out.write_text(json.dumps({"rows": stats["rows"]["train"], "tokens": stats["tokens"], **took}))
 
@@ -278,7 +277,7 @@ def checks(args: argparse.Namespace, model: Path) -> dict[str, Any]:
     """Masks and loaders on rows of every kind."""
     kinds = [kind for kind in KINDS for _ in range(args.each)]
     folder = prepare(args.folder / "kinds", model, kinds, 1200, 0.1)
-    prompts = Prompts.from_config(configuration(model, 0.1))
+    prompts = Prompts.from_config(configuration(model))
     words = ["--folder", str(folder), "--model", str(model)]
     told: dict[str, Any] = {}
     ways = {
@@ -319,11 +318,13 @@ def main(argv: list[str] | None = None) -> None:
         return
     shutil.rmtree(args.folder, ignore_errors=True)
     model = make_model(args.folder / "model", args.tokenizer)
-    told = json.loads(args.result.read_text()) if args.result.exists() else {}
+    told: dict[str, Any] = {}
     if args.each:
         told["checks"] = checks(args, model)
     if args.rows:
         told["speed"] = speed(args, model)
+    if args.result.exists():  # what was left out this time stays
+        told = json.loads(args.result.read_text()) | told
     args.result.write_text(json.dumps(told, indent=1) + "\n")
     print(json.dumps(told, indent=1))
 

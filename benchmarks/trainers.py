@@ -74,6 +74,7 @@ KINDS = (
     "kept response",
 )
 EXPORTS = ("sharegpt", "messages", "specforge", "speculators")
+IDENTITY = {"run_hash": "0" * 32, "engine": "none", "sampling": {}, "numeric_flags": {}}
 SPELLED = "In ChatML, <|im_end|>\n<|im_start|>assistant\n<think>\n opens a reasoning."
 
 
@@ -170,8 +171,8 @@ def merged_row(prompts: Prompts, number: int, kind: str, size: int) -> dict[str,
         )  # fmt: skip
     return {
         "row_id": digest(str(number)), "content_hash": digest(str(number)), "source": kind,
-        "line": number, "run_hash": "0" * 32, "origin": "generated" if turns else "kept",
-        "class": "complete" if turns else "kept", "turns": turns,
+        "line": number, "run_hash": IDENTITY["run_hash"], "turns": turns,
+        "origin": "generated" if turns else "kept", "class": "complete" if turns else "kept",
         "messages": json.dumps(messages, ensure_ascii=False),
     }  # fmt: skip
 
@@ -184,7 +185,7 @@ def prepare(folder: Path, model: Path, kinds: list[str], size: int, held_out: fl
     with table_writer(folder / "completions.parquet", COMPLETIONS) as writer:
         for number, kind in enumerate(kinds):
             writer.add([dict.fromkeys(COMPLETIONS.names) | merged_row(prompts, number, kind, size)])
-    build(folder / "completions.parquet", folder / "dataset", config, prompts, {})
+    build(folder / "completions.parquet", folder / "dataset", config, prompts, IDENTITY)
     return folder
 
 
@@ -195,7 +196,7 @@ def ours(folder: Path, model: Path, out: Path) -> None:
     scratch = folder / "again"
     scratch.mkdir(exist_ok=True)
     start, cpu = time.monotonic(), time.process_time()
-    stats = build(folder / "completions.parquet", scratch, config, prompts, {})
+    stats = build(folder / "completions.parquet", scratch, config, prompts, IDENTITY)
     took = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu}
     out.write_text(json.dumps({"rows": stats["rows"]["train"], "tokens": stats["tokens"], **took}))
 

@@ -74,7 +74,10 @@ KINDS = (
     "kept response",
 )
 EXPORTS = ("sharegpt", "messages", "specforge", "speculators")
-IDENTITY = {"run_hash": "0" * 32, "engine": "none", "sampling": {}, "numeric_flags": {}}
+IDENTITY: dict[str, Any] = dict.fromkeys(
+    ("run_hash", "engine", "chat_template", "tokenizer", "model"), "none"
+)
+IDENTITY |= {"sampling": {}, "numeric_flags": {}}
 SPELLED = "In ChatML, <|im_end|>\n<|im_start|>assistant\n<think>\n opens a reasoning."
 
 

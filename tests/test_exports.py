@@ -101,7 +101,7 @@ def test_forms_with_ids_hold_every_row(dataset: Path) -> None:
     assert told["speculators"] == {
         "train": {"rows": 4, "validation": 1, "train_data_ratio": 0.9}
     }  # 4.5 of 5
-    folder = dataset / "exports/speculators/train"
+    folder = dataset / "exports/speculators"
     names = ("row_id", "turn", "seq_len", "input_ids", "loss_mask")
     assert [tuple(r[name] for name in names) for r in arrow_rows(folder)] == [
         ("a", 0, 4, [5, 6, 7, 8], [0, 0, 1, 1]),
@@ -133,7 +133,7 @@ def test_the_fingerprint_follows_the_content(dataset: Path) -> None:
 
     def fingerprint() -> str:
         write_exports(dataset, ["speculators"])
-        state = (dataset / "exports/speculators/train/state.json").read_text()
+        state = (dataset / "exports/speculators/state.json").read_text()
         return json.loads(state)["_fingerprint"]
 
     first = fingerprint()
@@ -142,13 +142,16 @@ def test_the_fingerprint_follows_the_content(dataset: Path) -> None:
     assert fingerprint() != first
 
 
-def test_a_drafter_side_has_files_of_its_own(dataset: Path) -> None:
-    write(dataset, drafter_00000=[row("b", [1, 2], 1, [ASK, THOUGHT])])
-    told = write_exports(dataset, ["specforge", "speculators"])
-    assert told["specforge"]["drafter"] == {"rows": 1}
-    assert told["speculators"]["drafter"]["validation"] == 1
-    found = arrow_rows(dataset / "exports/speculators/drafter")
-    assert [r["row_id"] for r in found] == ["b", "d"]
+def test_drafters_alone_learn_what_is_for_them(dataset: Path) -> None:
+    write(dataset, drafter_00000=[row("e", [1, 2], 1, [ASK, PLAIN])])
+    told = write_exports(dataset, ["messages", "specforge", "speculators"])
+    assert [told["messages"][side]["rows"] for side in ("train", "drafter")] == [3, 1]
+    assert told["specforge"] == {"train": {"rows": 5}, "validation": {"rows": 1}}
+    made = lines(dataset / "exports/specforge/train.jsonl")
+    assert [json.loads(line)["id"] for line in made] == ["a-0", "a-1", "b-0", "c-0", "e-0"]
+    found = arrow_rows(dataset / "exports/speculators")
+    assert [r["row_id"] for r in found] == ["a", "a", "b", "c", "e", "d"]
+    assert int(6 * told["speculators"]["train"]["train_data_ratio"]) == 5
 
 
 def test_what_cannot_be_written_is_said(dataset: Path, tmp_path: Path) -> None:
@@ -190,7 +193,7 @@ def test_ids_come_back(
     want = [(i, [0] + [1] * (len(i) - 1)) for of in files for i in of]
     found = [json.loads(line) for line in lines(folder / "exports/specforge/train.jsonl")]
     assert [(r["input_ids"], r["loss_mask"]) for r in found] == want
-    stored = arrow_rows(folder / "exports/speculators/train")
+    stored = arrow_rows(folder / "exports/speculators")
     assert [(r["input_ids"], r["loss_mask"]) for r in stored] == want
 
 

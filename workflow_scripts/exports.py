@@ -27,6 +27,7 @@ BATCH = 512
 FOLDER = "exports"
 # Parquet files of a dataset are named <side>-<number>.parquet; `rejected.parquet` has no number.
 HELD_OUT = "validation"
+DRAFTER = "drafter"  # what only a drafter's training adds: all that SpecForge and speculators do
 # Text of these classes would come back closed: with </think> or an end token never generated.
 CUT = {"truncated_in_thinking", "truncated_in_answer", "unclosed_thinking"}
 FROM = {"user": "human", "assistant": "gpt"}  # ShareGPT's names of roles; others stay
@@ -184,18 +185,13 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def speculators(found: dict[str, list[Path]], out: Path) -> dict[str, Any]:
-    """A folder a training side. Its trainer splits one folder by a ratio, the first rows for
-    training, so the held-out rows follow the others."""
-    told: dict[str, Any] = {}
-    held_out = found.get(HELD_OUT, [])
-    for side in [name for name in found if name != HELD_OUT]:
-        rows = write_arrow([*found[side], *held_out], out / side)
-        cut = sum(rows[: len(found[side])])
-        told[side] = {"rows": cut, HELD_OUT: sum(rows) - cut}
-        if cut < sum(rows):
-            told[side]["train_data_ratio"] = ratio_of(cut, sum(rows))
-    return told
+def speculators(learnt: list[Path], held_out: list[Path], out: Path) -> dict[str, Any]:
+    """One folder. Its trainer splits it by a ratio, the first rows for training, so the held-out
+    rows follow the others."""
+    rows = write_arrow([*learnt, *held_out], out)
+    cut, total = sum(rows[: len(learnt)]), sum(rows)
+    told: dict[str, Any] = {"rows": cut, HELD_OUT: total - cut}
+    return told | ({"train_data_ratio": ratio_of(cut, total)} if cut < total else {})
 
 
 def ratio_of(cut: int, rows: int) -> float:
@@ -223,14 +219,18 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"unknown export {', '.join(unknown)}; there are {', '.join(FORMS)}")
     found = sides(dataset)
+    held_out, more = found.get(HELD_OUT, []), found.get(DRAFTER, [])
     told: dict[str, Any] = {}
     for name in names:
         out = dataset / FOLDER / name
-        if name == "speculators":
-            told[name] = speculators(found, out)
-            continue
-        write = partial(write_text, form=TEXT[name]) if name in TEXT else write_ids
-        told[name] = {side: write(files, out / f"{side}.jsonl") for side, files in found.items()}
+        if name in TEXT:
+            write = partial(write_text, form=TEXT[name])
+            told[name] = {side: write(of, out / f"{side}.jsonl") for side, of in found.items()}
+        elif name == "specforge":
+            both = {"train": [*found["train"], *more], HELD_OUT: held_out}
+            told[name] = {side: write_ids(of, out / f"{side}.jsonl") for side, of in both.items()}
+        else:
+            told[name] = {"train": speculators([*found["train"], *more], held_out, out)}
     return told
 
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from workflow_scripts.prompts import PromptError, Prompts
 from workflow_scripts.samples import Sample
 
-CHECKED = 1024  # rows, or a few more
+LEAST = 256  # rows that are checked, and ...
+SHARE = 64  # ... of large sets one of so many: a check takes some six times as long as a row
 
 
 class TemplateChanged(Exception):
@@ -39,7 +40,7 @@ class Drift:
     @classmethod
     def of(cls, completions: Path) -> "Drift":
         rows = pq.read_metadata(completions).num_rows
-        return cls(min(1.0, CHECKED / max(rows, 1)))
+        return cls(min(1.0, max(LEAST, rows / SHARE) / max(rows, 1)))
 
     def chosen(self, sample: Sample) -> bool:
         generated = sample.fields["origin"] == "generated"

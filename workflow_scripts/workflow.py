@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
-from workflow_scripts.gpus import usable_gpus
+from workflow_scripts.gpus import Gpu, usable_gpus
 from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
+from workflow_scripts.tuned import resolve
 
 
 def open_shards(gpus: int) -> int:
@@ -42,6 +43,7 @@ class Run:
     """
 
     def __init__(self, config: Config, workflow: Any = None):
+        config, self.tuned = resolve(config, _gpus_here(config))
         self.config = config
         self.workflow = workflow
         self.inputs = input_files(config.input)
@@ -81,10 +83,12 @@ class Run:
         """
         handle_apart(signal.SIGTERM)
         self._lock = hold(Path(self.out) / ".lock")
-        found = {
+        found: dict[str, Any] = {
             "config": self.config.model_dump(mode="json"),
             "identity": {**self.identity, "run_hash": self.hash},
         }
+        if self.tuned is not None:  # the daemon checks that its machine is the one tuned for
+            found["tuned"] = self.tuned
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
     def results(self) -> list[str]:
@@ -143,6 +147,16 @@ class Run:
 
 
 _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
+
+
+def _gpus_here(config: Config) -> list[Gpu]:
+    """The GPUs that servers would use; none on a login node."""
+    if config.engine.server != "auto":
+        return []
+    try:
+        return usable_gpus(config.engine.gpus)
+    except ConfigError:
+        return []
 
 
 def stage_function(root: str) -> str:

@@ -143,8 +143,8 @@ def test_a_tune_is_interrupted_continued_and_used(
     chosen = yaml.safe_load((work.out / "tune/server.yaml").read_text())
     assert chosen["server"] == FLAGS | {"max_running_requests": 8}
 
-    again = start(work)
-    assert again.wait(60) == 0 and len(limits(host)) == len(before) + 3
+    named = ["--candidates", "candidates.yaml", "--most", "4", *FAST]
+    assert main(named) == 0 and len(limits(host)) == len(before) + 3  # nothing is left to start
 
     # and now a run with what was chosen
     work.configure(engine={"server": "auto"}, shards=1)
@@ -193,6 +193,40 @@ def test_the_ready_rehearsal(host: Gpus, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError, match="comes from a rehearsal"):
         auto = config["engine"] | {"server": "auto", "rehearsal": False, "rehearsal_tokens": None}
         resolve(load(config | {"engine": auto}))
+
+
+@pytest.mark.slow
+def test_servers_that_are_of_no_use(host: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a result with its reason; only wrong answers end the tune."""
+    special = {
+        "5": {"faults": [{"fault": "kill", "rid": "-30$"}]},
+        "6": {"token_seconds": 0},
+        "7": {"faults": [{"fault": "stuck", "rid": "-30$"}]},
+    }
+    host.set(1, play=PLAY | {"special": special})
+    work = tuned_workspace(host)
+    work.configure(generate={"stall_timeout_s": 3})
+    monkeypatch.chdir(work.folder)
+    names = {"dies": 5, "idles": 6, "sticks": 7}
+    named = {name: {"max_running_requests": limit} for name, limit in names.items()}
+    Path("candidates.yaml").write_text(yaml.safe_dump(named))
+    command = ["--candidates", "candidates.yaml", "--most", "4", *FAST, "--fill-s", "2"]
+    assert main(command) == 0
+    found = {r.name: r for r in read_results(work.out / "tune/candidates.jsonl")}
+    assert found["baseline"].status == "measured"
+    assert "the server ended under load with status -9" in found["dies"].reason
+    assert found["idles"].status == "not full" and not found["idles"].rates
+    assert "no speed can be told" in found["idles"].reason
+    assert "it stands still: no token for 3 s" in found["sticks"].reason
+
+    shutil.rmtree(work.out / "tune")
+    canary = {"prompt": "What is the capital of France?", "expect": "Paris"}
+    work.configure(engine={"canary": [canary]})
+    assert main(command) == 1
+    (only,) = read_results(work.out / "tune/candidates.jsonl")
+    assert only.status == "wrong" and "answers, but wrongly" in only.reason
+    assert not (work.out / "tune/server.yaml").exists()
+    host.wait_until_gone(5)
 
 
 # ---- engine.server: auto ----

@@ -113,13 +113,15 @@ class Load:
                 ask, sampling.model_copy(update={"max_new_tokens": most})
             )
         except EngineError as error:
+            del self.under_way[ask.rid]
             if not self.closing:
-                del self.under_way[ask.rid]
                 self.faults[error.reason] += 1
                 await asyncio.sleep(0.2)
             return
         del self.under_way[ask.rid]
         cut = answer.finish == "abort" and self.closing
+        if cut and not answer.output_ids:
+            return  # it was still in the queue
         if not cut and fault(answer, self.vocab):
             self.faults["engine_error"] += 1
             return
@@ -139,7 +141,8 @@ class Load:
         """Abort what is under way, and take what the answers had become.
 
         Args:
-            each: tokens/s of one request, to estimate those that the server does not tell of.
+            each: tokens/s of one request, for those that do not come back: leaving them out would
+                leave out long answers.
         """
         self.closing = True
         rids = list(self.under_way)

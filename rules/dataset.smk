@@ -5,6 +5,7 @@ localrules:
 rule dataset:
     input:
         completions=rules.merge.output.completions,
+        audit=rules.audit.output.report,
         code=code("dataset"),
     output:
         directory(f"{OUT}/dataset"),
@@ -20,6 +21,7 @@ rule dataset:
         stage dataset \
             --run {params.run:q} \
             --completions {input.completions:q} \
+            --audit {input.audit:q} \
             --output {output:q} \
             2>&1 | tee -i {log:q}
         """

@@ -25,7 +25,7 @@ rule that matches a request applies. A rule names its "fault" and matches on all
   null_fields     "fields" (["output_ids", "meta_info"]) are null
   abort_200       half of the answer, HTTP 200, finish type "abort" with "message"
   nan_stop        half of the answer and the eos id, finish {"type": "stop", "matched": "NaN ..."}
-  loop            the answer repeats its first four ids until max_new_tokens
+  loop            the answer repeats its first twelve ids until max_new_tokens
   garbage         ids drawn from the whole vocabulary that end like a good answer
   length_zero     no ids, finish {"type": "length", "length": 0}
   slow            takes "factor" (10) times as long, and "seconds" (0) more
@@ -410,7 +410,7 @@ class Server:
         elif rule.fault == "length_zero":
             job.output, job.finish = [], {"type": "length", "length": 0}
         elif rule.fault == "loop":
-            job.output = (job.output[:4] * most)[:most]
+            job.output = (job.output[:12] * most)[:most]
             job.finish = {"type": "length", "length": most}
             job.seconds = self.options.token_seconds * most
         elif rule.fault == "garbage":

@@ -108,6 +108,11 @@ OTHER: dict[str, Any] = {
     "audit.context_length": 4096,
     "audit.estimate.price_per_gpu_hour": 2.0,
     "audit.estimate.mean_output_tokens": 100.0,
+    "dataset.exports": [],
+    "dataset.license": "mit",
+    "dataset.filters.max_completion_tokens": 100,
+    "dataset.filters.expressions": {"long": "length > 100"},
+    "dataset.filters.python": None,
 }
 
 
@@ -142,13 +147,23 @@ def test_a_key_changes_what_it_says(values: dict[str, Any], name: str) -> None:
     field, changes = next((f, c) for n, f, c in walk(Config) if n == name)
     value = other_value(name, field)
     if value is None:
-        pytest.skip("a path; its content counts, see test_model_identity")
+        pytest.skip("a path; its content counts, see below")
     before = Run(load(values)).params
     after = Run(load(changed(values, name, value))).params
     assert load(changed(values, name, value)) != load(values)
     assert (before != after) == (changes in ("data", "layout")), name
     if changes == "layout":
         assert before["generate"] == after["generate"]
+
+
+def test_an_edited_filter_makes_the_dataset_again(values: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def judge(row):\n    return None\n")
+    wanted = load(changed(values, "dataset.filters.python", f"{file}:judge"))
+    before = Run(wanted).params
+    file.write_text("def judge(row):\n    return 'no'\n")
+    after = Run(wanted).params
+    assert {k for k in before if before[k] != after[k]} == {"dataset"}
 
 
 def test_model_identity(values: dict[str, Any], tmp_path: Path) -> None:

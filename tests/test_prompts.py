@@ -50,6 +50,24 @@ def test_any_text_comes_back_and_opens_nothing(system: str, text: str) -> None:
     assert ids == [*head, *body, IM_START, *b"assistant\n", THINK, 10]
 
 
+KEEPING = TEMPLATE.replace("loop.last and", "(loop.last or preserve_thinking) and")
+TALK = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b", "reasoning_content": "r"},
+    {"role": "user", "content": "c"},
+]
+
+
+def test_reasoning_in_the_history() -> None:
+    """As the template does it, which leaves it out; or kept, with the switch of Qwen3.6."""
+    kept = Prompts(byte_tokenizer().to_str(), KEEPING, {}, True, [IM_END], keep_reasoning=True)
+    turn = [IM_START, *b"user\na", IM_END, 10, IM_START, *b"assistant\n"]
+    assert kept.prompt_ids(TALK)[: len(turn) + 4] == [*turn, THINK, 10, ord("r"), 10]
+    assert TINY.prompt_ids(TALK)[: len(turn) + 2] == [*turn, ord("b"), IM_END]
+    with pytest.raises(ConfigError, match="leaves earlier reasoning out even with preserve_thinki"):
+        Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, True, [IM_END], keep_reasoning=True)
+
+
 @pytest.mark.parametrize("thinking", [True, False])
 def test_same_as_transformers(tmp_path: Path, thinking: bool) -> None:
     transformers = pytest.importorskip("transformers")

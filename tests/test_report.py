@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from workflow_scripts.config import load
-from workflow_scripts.report import CAP, lengths, main, plots
+from workflow_scripts.dataset import OF_SOURCE
+from workflow_scripts.report import lengths, main, plots
 from workflow_scripts.tables import AUDIT, COMPLETIONS, DROPPED, FAILED, TRAIN
+from workflow_scripts.visible import CAP
 
 RUN = "feedfacefeedface"
 HOSTILE = '</script><img src="http://evil.example/x" onerror="alert(1)"><script>alert(2)</script>'
@@ -180,9 +182,13 @@ class FakeRun:
             {"rows": 2, "completed": 1, "failed": 1, "tokens": 45},
         ]
         self.stats: Row = {
-            "rows": {"train": 6, "validation": 1, "dropped": 3},
+            "rows": {"train": 6, "validation": 1, "drafter": 0, "dropped": 3},
             "tokens": 6234,
             "supervised_tokens": 5134,
+            "reasoning_tokens": 4000,
+            "sources": {"a<i>.jsonl": dict.fromkeys(OF_SOURCE, 7)},
+            "prompt_clusters": 6,
+            "drift": {"turns_checked": 7, "turns_differing": 2},
             "drop_reasons": {"truncated_in_thinking": 2, "too_long": 1},
             "classes": {"complete": 4, "kept": 4, "truncated_in_thinking": 2},
             "completion_token_counts": {"3": 2, "8": 1, "40": 3, "5000": 1},
@@ -279,8 +285,9 @@ class FakeRun:
         self.audit["prompts"] = {"distinct": 0, "turns": 0, "multi_turn_rows": 0}
         self.manifest = {"shards": 2, "asked": 0, "kept": 0, "rows": [0, 0]}
         self.shards = [{"rows": 0, "completed": 0, "failed": 0, "tokens": 0}] * 2
-        self.stats |= {"rows": {"train": 0, "validation": 0, "dropped": 0}, "tokens": 0}
+        self.stats |= {"rows": dict.fromkeys(self.stats["rows"], 0), "tokens": 0}
         self.stats |= {"supervised_tokens": 0, "classes": {}, "completion_token_counts": {}}
+        self.stats |= {"sources": {}}
         for rows in (self.before, self.after, self.failed, self.train, self.validation):
             rows.clear()
         self.dropped.clear()
@@ -446,7 +453,10 @@ def test_new_responses(page: Page) -> None:
         ["1", "2", "1", "1", "45"],
         ["all", "6", "4", "2", "10,245"],
     ]
-    assert "The dataset holds 6,234 tokens, 5,134 of them supervised." in page["new"].text
+    told = page["new"].text
+    assert "the loss mask is 1 on 5,134 of them (82.4 %), and 4,000 of those (77.9 %)" in told
+    assert "7 completions encoded again from the text: 2 gave other ids" in told
+    assert page.table("tokens-table") == [["a<i>.jsonl", *"77777"]]
     assert not page["new"].all("details")
 
 
@@ -539,6 +549,9 @@ def test_texts_stay_texts(page: Page) -> None:
 def assert_nothing_is_fetched(page: Page) -> None:
     for node in page.root.walk():
         for name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+            if node.tag == "a" and name == "href":  # followed by hand, and stays in the run
+                assert ":" not in (node.attrs.get(name) or "")
+                continue
             assert (node.attrs.get(name) or "#").startswith("#"), node.attrs
         for value in (node.attrs.get("style"), node.raw if node.tag == "style" else None):
             assert "@import" not in (value or "")
@@ -607,7 +620,7 @@ def no_training_rows(run: FakeRun) -> None:
     run.dropped += [row | {"reason": "no_answer"} for row in run.train + run.validation]
     run.train.clear()
     run.validation.clear()
-    run.stats |= {"rows": {"train": 0, "validation": 0, "dropped": 10}}
+    run.stats |= {"rows": {"train": 0, "validation": 0, "drafter": 0, "dropped": 10}}
     run.stats["completion_token_counts"] = {}
 
 

@@ -28,13 +28,14 @@ from workflow_scripts.workflow import Run
 
 FLAGS = {"disable_radix_cache": True, "max_running_requests": 4, "context_length": 4096}
 FAST = ["--interval-s", "0.2", "--window-s", "3", "--fill-s", "20"]
-# A step takes 10 ms and 0.1 ms a request: 4, 8 and 16 requests give 385, 741 and 1,379 tokens/s.
+# A step takes 10 ms and 0.1 ms a request: 4 and 8 requests give 385 and 741 tokens/s. The one that
+# loops is the fastest, 4,000 tokens/s.
 PLAY = {
     "plain": [0.01, 0.0001],
     "draft": [0.01, 0.0001],
     "special": {
         "12": {"fail": True},
-        "16": {"faults": [{"fault": "loop", "share": 0.5}]},
+        "16": {"faults": [{"fault": "loop", "share": 0.5}], "token_seconds": 0.004},
     },
 }
 CANDIDATES = {
@@ -57,6 +58,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
 def tuned_workspace(host: Gpus, **engine: Any) -> Workspace:
     """A run over a model with the shape of Qwen3.6-27B and a small tokenizer."""
     work = workspace(host, rows=40, server=FLAGS, **engine)
+    work.configure(sampling={"max_new_tokens": 400})
     shutil.copy(BOOT / "qwen3.6-27b.config.json", work.folder / "model/config.json")
     (work.folder / "model/model.safetensors").unlink()  # it has no header, which the plan reads
     (work.folder / "candidates.yaml").write_text(yaml.safe_dump(CANDIDATES, sort_keys=False))
@@ -132,7 +134,7 @@ def test_a_tune_is_interrupted_continued_and_used(
     assert found["eight"].reported is not None and found["eight"].reported["max_running"] == 8
     assert "CUDA out of memory" in found["no room"].reason
     answers = found["loops"].answers
-    assert 0.2 < sum(one.loops for one in answers) / len(answers) < 0.8
+    assert 0.1 < sum(one.loops for one in answers) / len(answers) < 0.9
     assert "Choice: eight" in output
 
     table = (work.out / "tune/table.md").read_text()

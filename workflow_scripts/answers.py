@@ -6,10 +6,13 @@ Everything is decided on token ids: where the reasoning ends is where the id of 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from workflow_scripts.prompts import Prompts
+
+Ids = Sequence[int] | np.ndarray[Any, np.dtype[np.int32]]
 
 # class -> whether to ask again. `length` cuts are never asked again with the same cap: the same
 # seed gives the same prefix, and a peer that retries them ten times pays ten times for nothing.
@@ -51,22 +54,26 @@ class Parts:
     closed: bool
 
 
-def split(prompts: Prompts, prompt_ids: Sequence[int], output_ids: list[int]) -> Parts:
-    """Find reasoning and answer in a completion by the ids of the think tokens."""
+def split(prompts: Prompts, prompt_ids: Ids, output_ids: Ids) -> Parts:
+    """Find reasoning and answer in a completion by the ids of the think tokens.
+
+    Args:
+        prompts: the model's think and end tokens.
+        prompt_ids, output_ids: ids as lists or one-dimensional arrays.
+    """
     end = len(output_ids)
     if end and output_ids[-1] in prompts.end_ids:
         end -= 1
     opened = prompts.opens_thinking(prompt_ids)
     if not opened and end and prompts.think_open is not None:
         # some models open the reasoning themselves, at the very start
-        opened = output_ids[0] == prompts.think_open
+        opened = bool(output_ids[0] == prompts.think_open)
     if not opened:
         return Parts(0, 0, end, True)
-    try:
-        close = output_ids.index(prompts.think_close or -1, 0, end)
-    except ValueError:
+    closes = np.flatnonzero(np.asarray(output_ids[:end]) == prompts.think_close)
+    if not len(closes):
         return Parts(end, end, end, False)
-    return Parts(close, close + 1, end, True)
+    return Parts(int(closes[0]), int(closes[0]) + 1, end, True)
 
 
 def fault(answer: Answer, vocab_size: int) -> str | None:

@@ -74,17 +74,27 @@ def near_duplicates(rows: Path, threshold: float) -> dict[str, Any]:
     }
 
 
-def contamination(rows: Path, settings: Audit) -> dict[str, Any]:
-    """Prompts that share words with held-out sets.
+def held_out_sets(settings: Audit) -> HeldOut:
+    """The sets of `audit.held_out`, read.
 
     Raises:
-        ConfigError: a pattern of `audit.held_out` matches nothing.
+        ConfigError: a pattern of it matches nothing.
     """
     held_out = HeldOut(settings.contamination_ngram)
     for path in input_files(settings.held_out):
         for line in read_lines(path):
             if line.record is not None:
                 held_out.add(path, _whole(line.record))
+    return held_out
+
+
+def contamination(rows: Path, settings: Audit) -> dict[str, Any]:
+    """Prompts that share words with held-out sets.
+
+    Raises:
+        ConfigError: a pattern of `audit.held_out` matches nothing.
+    """
+    held_out = held_out_sets(settings)
     count = 0
     examples: list[str] = []
     for where, text in prompts(rows):

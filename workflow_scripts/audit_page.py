@@ -17,7 +17,8 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_scripts.report import CAP, CONTROL, NEW, Json
+from workflow_scripts.report import NEW, Json
+from workflow_scripts.visible import CAP, CONTROL
 
 TEMPLATE = Path(__file__).with_name("audit_page.html.j2")
 LINE = 240  # characters of a text shown in a table's cell

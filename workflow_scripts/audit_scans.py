@@ -29,7 +29,8 @@ REFUSAL = re.compile(
     r"\A\W*(?:(?:i['’]?m|i am) (?:very |so |really )?sorry|sorry,? (?:but )?i|i apologi[sz]e)?\W*"
     r"(?:but )?(?:as an? (?:ai )?(?:language )?(?:model|assistant)\W+)?(?:i['’]?m|i am|i)? ?"
     r"(?:can(?:no|['’])t|cannot|can not|unable|not able|won['’]t|will not|must decline)"
-    r"(?: to)? (?:help|assist|answer|comply|fulfil|provide|do|complete|continue|engage|with)",
+    r"(?: to)? (?:help(?! (?:but|it)\b)|assist|answer|comply|fulfil|provide|do|complete|continue|"
+    r"engage|with)",
     re.IGNORECASE,
 )
 REFUSAL_CHARS = 300

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from workflow_scripts.config_audit import Audit
+from workflow_scripts.config_dataset import Dataset
 from workflow_scripts.config_fields import Section, data, layout, section, speed
 
 
@@ -40,6 +41,12 @@ class Model(Section):
         True,
         description="Render prompts with thinking on (`enable_thinking`). An error for a model "
         "whose vocabulary has no <think> and </think> tokens.",
+    )
+    history_reasoning: Literal["template", "keep"] = data(
+        "template",
+        description="Reasoning of earlier turns in the prompts of later ones. `template`: as the "
+        "chat template does it, which usually leaves it out. `keep`: the template is told to keep "
+        "it (`preserve_thinking`, `clear_thinking`); an error for one that does not.",
     )
 
 
@@ -165,41 +172,6 @@ class Generate(Section):
         5.0,
         description="The journal is forced to the disk this often. A killed process loses no "
         "written answer; a power cut loses at most this many seconds.",
-    )
-
-
-class Filters(Section):
-    """What becomes of answers that are usable but not complete."""
-
-    truncated_in_answer: Literal["keep", "drop"] = data(
-        "drop", description="Cut by max_new_tokens in the answer; a drafter can use the prefix."
-    )
-    truncated_in_thinking: Literal["keep", "drop"] = data(
-        "drop", description="Cut by max_new_tokens before the reasoning ended."
-    )
-    no_answer: Literal["keep", "drop"] = data(
-        "drop", description="Stopped with nothing after the reasoning."
-    )
-    unclosed_thinking: Literal["keep", "drop"] = data(
-        "drop", description="Stopped inside the reasoning, without </think>."
-    )
-    min_completion_tokens: Annotated[int, Field(ge=1)] = data(
-        1, description="Fewer generated tokens than this are dropped as `too_short`."
-    )
-
-
-class Dataset(Section):
-    """The training data."""
-
-    max_length: Annotated[int, Field(ge=2)] = data(
-        32768, description="Prompt and completion together, in tokens; longer rows are dropped."
-    )
-    filters: Filters = section(Filters, "Which answers become training rows.")
-    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = data(
-        0.01, description="Share of prompts held out; equal prompts always land on one side."
-    )
-    rows_per_file: Annotated[int, Field(ge=1)] = layout(
-        100_000, description="Training rows in one train-*.parquet file."
     )
 
 

@@ -1,256 +1,189 @@
 """Build the training data: one row a generated turn, from the engine's own ids.
 
 input_ids are the prompt's ids as they were sent and the completion's as they came back; loss_mask
-is 1 on exactly the completion. A kept response has no ids of an engine: it is tokenized from text
-as the chat template writes it, and marked off-policy.
+is 1 on exactly the completion. What a filter drops stands in rejected.parquet with its reason.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
+import polars as pl
 import pyarrow as pa
 
-from workflow_scripts.answers import split
-from workflow_scripts.config import Dataset, Filters, read_run
-from workflow_scripts.conversation import prompt_hash
+from workflow_scripts.config import Config, ConfigError, read_run
+from workflow_scripts.dataset_card import write_card
+from workflow_scripts.dataset_page import Gallery
+from workflow_scripts.drift import Drift, TemplateChanged
+from workflow_scripts.exports import write_exports
+from workflow_scripts.filters import Filters, Found
 from workflow_scripts.progress import say, write_atomically
-from workflow_scripts.prompts import Message, PromptError, Prompts, is_asked
-from workflow_scripts.tables import DROPPED, IDS, TRAIN, TableWriter, read_batches, table_writer
+from workflow_scripts.prompts import Prompts
+from workflow_scripts.samples import Sample, read_samples
+from workflow_scripts.survey import Survey, survey
+from workflow_scripts.tables import DROPPED, TableWriter, read_batches, table_writer
+from workflow_scripts.training_table import SIDES, Side, train_table
 
-BATCH = 512
-
-
-@dataclass(slots=True)
-class Sample:
-    """One turn on its way to a training row; ids as int32 arrays."""
-
-    fields: dict[str, Any]
-    prompt_ids: np.ndarray[Any, Any]
-    output_ids: np.ndarray[Any, Any]
-    held_out: bool
-    fault: str | None = None
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + len(self.output_ids)
+BATCH = 512  # merged rows at a time
+MANY_KEPT = 10_000  # kept rows from which on a faster encoder pays for its seconds of start
+OF_SOURCE = ("rows", "dropped", "prompt_tokens", "supervised_tokens", "reasoning_tokens")
 
 
-# A filter answers None to keep a sample, or the finding that drops it.
-def drop_reason(sample: Sample, settings: Dataset) -> tuple[str, str] | None:
-    """The first filter that drops the sample, as (reason, finding); None keeps it."""
-    kind, generated = sample.fields["class"], len(sample.output_ids)
-    if sample.fault:
-        return "template_refused", sample.fault
-    if not generated:
-        return "no_supervised_token", "nothing to learn from"
-    if kind in Filters.model_fields and getattr(settings.filters, kind) == "drop":
-        return kind, f"the answer is {kind.replace('_', ' ')}"
-    if generated < settings.filters.min_completion_tokens:
-        return "too_short", f"{generated} tokens"
-    if sample.length > settings.max_length:
-        return "too_long", f"{sample.length} tokens, dataset.max_length is {settings.max_length}"
-    return None
+class Builder:
+    """Sorts samples into the sides of the dataset and its rejects, and counts.
 
-
-def samples(row: dict[str, Any], prompts: Prompts, held_out: float) -> Iterator[Sample]:
-    """The samples of a merged row."""
-    messages = orjson.loads(row["messages"])
-    side = int(prompt_hash(messages)[:8], 16) / 2**32 < held_out
-    names = ("row_id", "source", "line", "id", "run_hash", "origin")
-    common = {name: row[name] for name in names}
-    answers = [i for i, message in enumerate(messages) if is_asked(message)]
-    if row["origin"] == "kept":
-        for turn, at in enumerate(answers):
-            given = messages[: at + 1]
-            fields = {**common, "turn": turn, "class": "kept", "finish_reason": None}
-            try:
-                yield _sample(prompts, fields, given, *kept_ids(prompts, given), side)
-            except PromptError as error:
-                refused = _sample(prompts, fields, given, [], [], side)
-                refused.fault = str(error)
-                yield refused
-        return
-    for turn, at in zip(row["turns"], answers, strict=True):
-        fields = {
-            **common,
-            "turn": turn["turn"],
-            "class": turn["class"],
-            "finish_reason": turn["finish_reason"],
-        }
-        given = messages[: at + 1]
-        yield _sample(prompts, fields, given, turn["prompt_ids"], turn["output_ids"], side)
-
-
-def _sample(
-    prompts: Prompts,
-    fields: dict[str, Any],
-    messages: list[Message],
-    prompt_ids: list[int],
-    output_ids: list[int],
-    side: bool,
-) -> Sample:
-    parts = split(prompts, prompt_ids, output_ids)
-    fields["on_policy"] = fields["origin"] == "generated"
-    fields["reasoning_length"] = parts.answer_start
-    fields["messages"] = orjson.dumps(messages).decode()
-    ids = [np.asarray(part, dtype=np.int32) for part in (prompt_ids, output_ids)]
-    return Sample(fields, ids[0], ids[1], side)
-
-
-def kept_ids(prompts: Prompts, messages: list[Message]) -> tuple[list[int], list[int]]:
-    """Prompt and completion ids of a conversation that ends with a kept response.
-
-    The completion is what the template adds to the prompt, up to its first end token. Where the
-    template writes a response without the reasoning that the prompt opens, the prompt ends with the
-    line before it.
-
-    Raises:
-        PromptError: the template refuses it, or does not write a response after its prompt.
+    Args:
+        folder: the dataset's folder.
+        rejected: writer of rejected.parquet.
+        metadata: for the Parquet files.
     """
-    history = prompts.render(messages[:-1], answer_next=False)
-    asked = prompts.render(messages[:-1])
-    whole = prompts.render(messages, answer_next=False)
-    cut = len(asked) if whole.startswith(asked) else 0
-    if not cut and whole.startswith(history):
-        same = next((i for i, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), 0)
-        cut = asked.rfind("\n", len(history), same) + 1
-    if not cut:
-        raise PromptError("the template writes the response in another form than its prompt")
-    prompt_ids, output_ids = prompts.encode([whole[:cut], whole[cut:]])
-    for index, token in enumerate(output_ids):
-        if token in prompts.end_ids:
-            return prompt_ids, output_ids[: index + 1]
-    return prompt_ids, output_ids
 
+    def __init__(
+        self,
+        config: Config,
+        prompts: Prompts,
+        survey: Survey,
+        folder: Path,
+        rejected: TableWriter,
+        metadata: dict[str, str],
+        drift: Drift,
+    ):
+        self.prompts = prompts
+        self.survey = survey
+        self.filters = Filters(config, prompts, survey)
+        self.rejected = rejected
+        rows = config.dataset.rows_per_file
+        self.sides = {name: Side(folder, name, rows, metadata) for name in SIDES}
+        self.gallery = Gallery(prompts)
+        self.drift = drift
+        self.dropped: Counter[str] = Counter()
+        self.classes: Counter[str] = Counter()
+        self.sources: dict[str, Counter[str]] = {}
+        self.spelling = 0
 
-def train_table(batch: list[Sample]) -> pa.Table:
-    """Samples as rows of the training table; ids and masks are built without Python integers."""
-    lengths = np.array([s.length for s in batch], dtype=np.int32)
-    prompt_lengths = np.array([len(s.prompt_ids) for s in batch], dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-    ids = np.concatenate([part for s in batch for part in (s.prompt_ids, s.output_ids)])
-    mask = np.ones(len(ids), dtype=np.int8)
-    for start, length in zip(offsets, prompt_lengths, strict=False):
-        mask[start : start + length] = 0
-    columns: dict[str, Any] = {
-        name: [s.fields[name] for s in batch] for name in TRAIN.names if name in batch[0].fields
-    }
-    columns |= {
-        "input_ids": pa.ListArray.from_arrays(offsets, pa.array(ids), type=IDS),
-        "loss_mask": pa.ListArray.from_arrays(
-            offsets, pa.array(mask), type=TRAIN.field("loss_mask").type
-        ),
-        "length": lengths,
-        "prompt_length": prompt_lengths,
-        "completion_length": lengths - prompt_lengths,
-    }
-    arrays = [pa.array(columns[f.name], type=f.type) for f in TRAIN]
-    return pa.Table.from_arrays(arrays, schema=TRAIN)
+    def add(self, batch: list[Sample]) -> None:
+        """Take samples in the order of the merged rows."""
+        kept: list[Sample] = []
+        for sample in batch:
+            self.classes[sample.fields["class"]] += 1
+            sample.fields["prompt_cluster"] = self.survey.cluster(sample.row)
+            if self.drift.chosen(sample):
+                self.drift.check(sample, self.prompts)
+            if found := self.filters.reason(sample):
+                self._drop(sample, found)
+            else:
+                kept.append(sample)
+        table = train_table(kept)
+        chosen: dict[str, list[int]] = {name: [] for name in SIDES}
+        for index, found in enumerate(self.filters.batch(kept, table)):
+            if found:
+                self._drop(kept[index], found)
+            else:
+                side = self._side(kept[index])
+                chosen[side].append(index)
+                self._count(kept[index], side)
+        for name, rows in chosen.items():
+            self.sides[name].add(table.take(pa.array(rows, pa.int64())))
 
+    def _side(self, sample: Sample) -> str:
+        if self.filters.for_drafter(sample):
+            return "drafter"
+        return "validation" if self.survey.held_out[sample.row] else "train"
 
-class Side:
-    """One side of the split, in files of at most `rows_per_file` rows."""
+    def _count(self, sample: Sample, side: str) -> None:
+        counts = self.sources.setdefault(sample.fields["source"], Counter())
+        counts["rows"] += 1
+        counts["prompt_tokens"] += len(sample.prompt_ids)
+        counts["supervised_tokens"] += len(sample.output_ids)
+        counts["reasoning_tokens"] += sample.fields["reasoning_length"]
+        texts = [m["content"] for m in sample.messages if isinstance(m["content"], str)]
+        if any(self.prompts.masked(text) is not text for text in texts):
+            self.spelling += bool(self.prompts.spelled(texts))
+        self.gallery.keep(sample, side)
 
-    def __init__(self, folder: Path, name: str, rows_per_file: int):
-        self.folder, self.name, self.rows_per_file = folder, name, rows_per_file
-        self.rows = 0
-        self.tokens = 0
-        self.supervised = 0
-        self.lengths: Counter[int] = Counter()
-        self._files = 0
-        self._batch: list[Sample] = []
-        self._writer: TableWriter | None = None
-        self._context: Any = None
+    def _drop(self, sample: Sample, found: Found) -> None:
+        reason, message = found
+        self.dropped[reason] += 1
+        self.sources.setdefault(sample.fields["source"], Counter())["dropped"] += 1
+        self.gallery.drop(sample, reason, message)
+        fields = {name: sample.fields.get(name) for name in DROPPED.names}
+        fields |= {"reason": reason, "message": message, "length": sample.length}
+        self.rejected.add([fields | {"completion_length": len(sample.output_ids)}])
 
-    def add(self, sample: Sample) -> None:
-        self.tokens += sample.length
-        self.supervised += len(sample.output_ids)
-        self.lengths[len(sample.output_ids)] += 1
-        self._batch.append(sample)
-        if len(self._batch) >= min(BATCH, self.rows_per_file - self.rows % self.rows_per_file):
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._writer is None:
-            self._open()
-        assert self._writer is not None
-        if self._batch:
-            self._writer.add_table(train_table(self._batch))
-            self.rows += len(self._batch)
-            self._batch = []
-        if self.rows and self.rows % self.rows_per_file == 0:
-            self._close()
-
-    def _open(self) -> None:
-        path = self.folder / f"{self.name}-{self._files:05d}.parquet"
-        self._context = table_writer(path, TRAIN, BATCH)
-        self._writer = self._context.__enter__()
-        self._files += 1
-
-    def _close(self) -> None:
-        self._context.__exit__(None, None, None)
-        self._writer = None
-
-    def finish(self) -> None:
-        if self._batch or self._files == 0:  # an empty side is a file without rows
-            self._flush()
-        if self._writer is not None:
-            self._close()
+    def finish(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """Close the files; returns what stats.json holds."""
+        for name, side in self.sides.items():
+            side.finish(even_empty=name != "drafter")
+        sides = self.sides.values()
+        lengths: Counter[int] = sum((side.lengths for side in sides), Counter())
+        reasoning = sum(counts["reasoning_tokens"] for counts in self.sources.values())
+        return {
+            "rows": {
+                **{name: side.rows for name, side in self.sides.items()},
+                "dropped": self.dropped.total(),
+            },
+            "tokens": sum(side.tokens for side in sides),
+            "supervised_tokens": sum(side.supervised for side in sides),
+            "reasoning_tokens": reasoning,
+            "drop_reasons": dict(self.dropped.most_common()),
+            "classes": dict(self.classes.most_common()),
+            "sources": {
+                name: {key: counts[key] for key in OF_SOURCE}
+                for name, counts in sorted(self.sources.items())
+            },
+            "completion_token_counts": {str(k): lengths[k] for k in sorted(lengths)},
+            "prompt_clusters": len(set(self.survey.prompts.tolist())),
+            "drift": self.drift.as_dict(),
+            "rows_spelling_control_tokens": self.spelling,
+            "run": identity,
+        }
 
 
 def build(
-    completions: Path, folder: Path, settings: Dataset, prompts: Prompts, identity: dict[str, Any]
+    completions: Path,
+    folder: Path,
+    config: Config,
+    prompts: Prompts,
+    identity: dict[str, Any],
+    audit: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the training data and its statistics.
+    """Write the training data, its exports, statistics, card and page.
+
+    Args:
+        completions: merged/completions.parquet.
+        folder: the dataset's folder, which exists.
+        identity: the run's identity, run_hash included.
+        audit: audit/report.json, for the card.
 
     Returns:
         What stats.json holds.
+
+    Raises:
+        TemplateChanged: prompts render to other ids than when they were answered.
+        ConfigError: a filter of the user's cannot be used.
     """
-    train = Side(folder, "train", settings.rows_per_file)
-    held_out = Side(folder, "validation", settings.rows_per_file)
-    dropped: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
+    kept = pl.scan_parquet(completions).filter(pl.col("origin") == "kept").select(pl.len())
+    if kept.collect().item() > MANY_KEPT:  # only kept responses are encoded
+        prompts.hasten()
+    known = survey(completions, config)
+    names = ("run_hash", "chat_template", "tokenizer", "thinking")
+    metadata = {f"tracemill.{name}": str(identity.get(name)) for name in names}
     with table_writer(folder / "rejected.parquet", DROPPED) as rejected:
+        drift = Drift.of(completions)
+        builder = Builder(config, prompts, known, folder, rejected, metadata, drift)
+        first = 0
         for batch in read_batches(completions, BATCH):
-            for row in batch.to_pylist():
-                for sample in samples(row, prompts, settings.validation_fraction):
-                    classes[sample.fields["class"]] += 1
-                    reason = drop_reason(sample, settings)
-                    if reason is None:
-                        (held_out if sample.held_out else train).add(sample)
-                        continue
-                    dropped[reason[0]] += 1
-                    fields = {name: sample.fields.get(name) for name in DROPPED.names}
-                    rejected.add(
-                        [
-                            fields
-                            | {
-                                "reason": reason[0],
-                                "message": reason[1],
-                                "length": sample.length,
-                                "completion_length": len(sample.output_ids),
-                            }
-                        ]
-                    )
-    train.finish()
-    held_out.finish()
-    lengths = train.lengths + held_out.lengths
-    stats = {
-        "rows": {"train": train.rows, "validation": held_out.rows, "dropped": dropped.total()},
-        "tokens": train.tokens + held_out.tokens,
-        "supervised_tokens": train.supervised + held_out.supervised,
-        "drop_reasons": dict(dropped.most_common()),
-        "classes": dict(classes.most_common()),
-        "completion_token_counts": {str(k): lengths[k] for k in sorted(lengths)},
-        "run": identity,
-    }
+            builder.add(list(read_samples(batch, first, prompts)))
+            first += len(batch)
+    stats = builder.finish(identity)
     write_atomically(folder / "stats.json", orjson.dumps(stats, option=orjson.OPT_INDENT_2))
+    write_atomically(
+        folder / "samples.html", builder.gallery.page(stats).encode("utf-8", "replace")
+    )
+    exports = write_exports(folder, config.dataset.exports)
+    write_card(folder / "README.md", config, stats, audit, exports)
     return stats
 
 
@@ -258,15 +191,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--completions", type=Path, required=True)
+    parser.add_argument("--audit", type=Path, help="audit/report.json, for the dataset card")
     parser.add_argument("--output", type=Path, required=True, help="folder for the dataset")
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
     args.output.mkdir(parents=True, exist_ok=True)
-    prompts = Prompts.from_config(config)
-    stats = build(args.completions, args.output, config.dataset, prompts, identity)
+    audit = orjson.loads(args.audit.read_bytes()) if args.audit else None
+    try:
+        prompts = Prompts.from_config(config)
+        stats = build(args.completions, args.output, config, prompts, identity, audit)
+    except (ConfigError, TemplateChanged) as error:
+        say(f"dataset: {error}")
+        return 1
     rows = stats["rows"]
+    also = f", {rows['drafter']} for drafters only" if rows["drafter"] else ""
     say(
-        f"dataset: {rows['train']} train and {rows['validation']} validation rows, "
+        f"dataset: {rows['train']} train and {rows['validation']} validation rows{also}, "
         f"{stats['supervised_tokens']} supervised tokens; {rows['dropped']} dropped"
     )
     return 0

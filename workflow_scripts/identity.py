@@ -25,6 +25,7 @@ PROMPT_VERSION = 1
 SPEED_ONLY = {
     "config",
     "config_audit",
+    "config_dataset",
     "config_docs",
     "config_fields",
     "dispatch",
@@ -253,7 +254,9 @@ def run_identity(config: Config) -> dict[str, Any]:
     text = tokenizer.read_bytes()
     if config.model.thinking and not all(f'"{t}"'.encode() in text for t in THINK_TOKENS):
         raise ConfigError(NO_THINKING)
+    kept = {"history_reasoning": "keep"} if config.model.history_reasoning == "keep" else {}
     return {
+        **kept,
         "prompt_version": PROMPT_VERSION,
         "chat_template": digest(chat_template(config)),
         "special_tokens": special_tokens(config),

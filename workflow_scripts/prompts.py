@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -33,6 +34,14 @@ from workflow_scripts.identity import (
 MASK = "\ufdd0"  # a Unicode noncharacter; occurrences in user text are masked as well
 MASKED = re.compile(f"{MASK}(\\d+){MASK}")
 Message = dict[str, Any]
+# What templates call it: Qwen3.6 and GLM-4.7.
+KEEP_REASONING = {"preserve_thinking": True, "clear_thinking": False}
+PROBE_REASONING = "reasoning of an earlier turn"
+PROBE_HISTORY = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b", "reasoning_content": PROBE_REASONING},
+    {"role": "user", "content": "c"},
+]
 
 
 def is_asked(message: Message) -> bool:
@@ -98,9 +107,11 @@ class Prompts:
         special: the tokens a template may name (`bos_token`, `eos_token`, ...).
         thinking: passed to the template as `enable_thinking`.
         end_ids: token ids that end a completion.
+        keep_reasoning: ask the template to leave earlier turns' reasoning in later prompts.
 
     Raises:
-        ConfigError: thinking is asked of a model without think tokens.
+        ConfigError: thinking is asked of a model without think tokens, or kept reasoning of a
+            template that leaves it out.
     """
 
     def __init__(
@@ -110,6 +121,7 @@ class Prompts:
         special: dict[str, str],
         thinking: bool,
         end_ids: Sequence[int],
+        keep_reasoning: bool = False,
     ):
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self._json = tokenizer_json
@@ -124,9 +136,20 @@ class Prompts:
         self._cut = re.compile(f"({alternatives})") if alternatives else None
         self._template = compile_template(template)
         self._variables = {**special, "enable_thinking": thinking}
+        if keep_reasoning:
+            self._variables |= KEEP_REASONING
         self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
         self.think_open, self.think_close = (self.added.get(token) for token in THINK_TOKENS)
         self.end_ids = frozenset(end_ids)
+        # ids that structure a conversation and are no text of a turn
+        self.control_ids = {t["id"] for t in raw.get("added_tokens", []) if t.get("special")}
+        self.control_ids -= {self.think_open, self.think_close}
+        if keep_reasoning and PROBE_REASONING not in self.render(PROBE_HISTORY):
+            raise ConfigError(
+                "model.history_reasoning: the chat template leaves earlier reasoning out even "
+                f"with {', '.join(KEEP_REASONING)}; set it to `template`, or model.chat_template "
+                "to a copy of the template that keeps it"
+            )
         if thinking and (self.think_open is None or self.think_close is None):
             raise ConfigError(NO_THINKING)
 
@@ -138,6 +161,7 @@ class Prompts:
             special_tokens(config),
             config.model.thinking,
             end_token_ids(config),
+            config.model.history_reasoning == "keep",
         )
 
     @cached_property
@@ -239,11 +263,12 @@ class Prompts:
         """Texts of id sequences, control tokens spelled out."""
         return self.tokenizer.decode_batch(ids, skip_special_tokens=False)
 
-    def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether the prompt ends inside an open reasoning."""
-        for token in reversed(prompt_ids):
-            if token == self.think_close:
-                return False
-            if token == self.think_open:
-                return self.think_open is not None
-        return False
+    def opens_thinking(
+        self, prompt_ids: Sequence[int] | np.ndarray[Any, np.dtype[np.int32]]
+    ) -> bool:
+        """Whether the prompt, a list or an array of ids, ends inside an open reasoning."""
+        if self.think_open is None:
+            return False
+        ids = np.asarray(prompt_ids)
+        marks = np.flatnonzero((ids == self.think_open) | (ids == self.think_close))
+        return bool(len(marks) and ids[marks[-1]] == self.think_open)

@@ -22,14 +22,14 @@ from matplotlib.figure import Figure
 
 from workflow_scripts.config import Config, read_run
 from workflow_scripts.progress import duration, say, write_atomically
+from workflow_scripts.training_table import SIDES
+from workflow_scripts.visible import shown
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SAMPLES = 6
-CAP = 900  # characters of a text shown
 TRIVIAL_TOKENS = 6  # a response this short cannot say much
 EDGES = [0, 1, 2, 3, 5, 7]  # first tokens of a plot's bins; 7 ends the trivial ones
 EDGES += [x * 10**k for k in range(7) for x in (10, 15, 20, 30, 50, 70)]
-CONTROL = {c: 0x2400 + c for c in range(32) if c not in (9, 10, 13)} | {127: 0x2421}
 OLD, NEW = "#b45309", "#0f766e"
 Json = dict[str, Any]
 
@@ -215,20 +215,14 @@ def samples(rows: pl.LazyFrame, completions: pl.LazyFrame, turns: pl.LazyFrame) 
     return found
 
 
-def shown(text: str) -> str:
-    """A text as the page shows it: capped, its control characters visible."""
-    more = len(text) - CAP
-    text = text[:CAP].translate(CONTROL)
-    return f"{text} … ({more:,} more characters)" if more > 0 else text
-
-
 # ---- the page -----------------------------------------------------------------------------------
 
 
 def turns_of(folder: Path) -> pl.LazyFrame:
-    """Each response of the dataset with its place: `train`, `validation`, or why it was dropped."""
-    parts = [(path, pl.lit("train")) for path in sorted(folder.glob("train-*.parquet"))]
-    parts += [(path, pl.lit("validation")) for path in sorted(folder.glob("validation-*.parquet"))]
+    """Each response of the dataset with its place: its side, or why it was dropped."""
+    parts = [
+        (path, pl.lit(side)) for side in SIDES for path in sorted(folder.glob(f"{side}-*.parquet"))
+    ]
     parts.append((folder / "rejected.parquet", pl.lit("dropped: ") + pl.col("reason")))
     return pl.concat(
         scan(path, "dataset").select("row_id", "turn", "completion_length", place=place)

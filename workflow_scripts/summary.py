@@ -38,8 +38,10 @@ def lines(run: Path) -> list[str]:
     said.append("           " + (", ".join(f"{n} {c}" for c, n in sorted(classes.items())) or "-"))
     if stats := read(out / "dataset/stats.json"):
         rows = stats["rows"]
+        also = f" (and {rows['drafter']} for drafters)" if rows["drafter"] else ""
         said.append(
-            f"dataset    {rows['train']} training and {rows['validation']} validation rows, "
+            f"dataset    {rows['train']} training and {rows['validation']} validation rows"
+            f"{also}, "
             f"{stats['supervised_tokens']} supervised tokens, {rows['dropped']} dropped"
         )
     if verify := read(out / "verify.json"):

@@ -124,6 +124,9 @@ TRAIN = schema(
     ("reasoning_length", pa.int32(), "ids up to and including </think>; 0 without reasoning"),
     ("class", pa.string(), "class of the answer"),
     ("finish_reason", pa.string(), "the engine's finish reason; null for a kept response"),
+    ("retractions", pa.int32(), "times the engine put the request back for want of memory"),
+    ("loop_score", pa.float32(), "score of the worst repetition in the completion, 0 without one"),
+    ("prompt_cluster", pa.string(), "the same for rows whose prompts are equal or nearly equal"),
     ("messages", pa.string(), f"what the row holds as text, {MESSAGES}"),
 )
 DROPPED = schema(
@@ -143,16 +146,19 @@ TABLES = {
     "generate/<run_hash>/shard-*.parquet": GENERATED,
     "merged/completions.parquet": COMPLETIONS,
     "merged/failed.parquet": FAILED,
-    "dataset/train-*.parquet, dataset/validation-*.parquet": TRAIN,
+    "dataset/train-*.parquet, dataset/validation-*.parquet, dataset/drafter-*.parquet": TRAIN,
     "dataset/rejected.parquet": DROPPED,
 }
 
 
-def read_batches(path: Path, rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a Parquet file, holding one row group at a time. (pyarrow's own default keeps
-    every row group that was read ahead until the end: the whole file.)"""
+def read_batches(
+    path: Path, rows: int, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a Parquet file (of some columns, or of all), holding one row group at a time.
+    (pyarrow's own default keeps every row group that was read ahead until the end: the whole
+    file.)"""
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        yield from file.iter_batches(rows)
+        yield from file.iter_batches(rows, columns=columns)
 
 
 class TableWriter:

@@ -272,7 +272,7 @@ def expected(candidate: Candidate) -> str:
 
 def found(result: Result) -> str:
     """A finished candidate in a line."""
-    if not result.rates:
+    if not result.measured:
         return f"{result.status}: {result.reason}"
     now = judge.figures(result)
     text = f"{now.tokens_s or 0:,.0f} tokens/s ± {now.spread:,.0f}, {now.running or 0:,.0f} running"

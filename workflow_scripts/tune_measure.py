@@ -8,7 +8,6 @@ requests under way are aborted, which tells how long their answers had become.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from workflow_scripts.dispatch import in_flight
 from workflow_scripts.engines import PROBE_S, Ask, EngineError, Facts
 from workflow_scripts.gpus import Gpu, all_gpus
 from workflow_scripts.identity import model_vocab_size, rehearsal_length, request_seed
+from workflow_scripts.loops import find
 from workflow_scripts.metrics import counters
 from workflow_scripts.plan_sizes import from_log, from_server_info
 from workflow_scripts.server import Server, greedy
@@ -32,7 +32,6 @@ GREEDY_PROMPTS, GREEDY_TOKENS = 16, 128
 SETTLE_INTERVALS = 3  # without more running requests: it runs what it can
 STUCK_S = 120.0  # without a token: the first kernels may be compiled meanwhile
 ABORT_S = 10.0  # for aborted requests to come back
-LOOP_REPEATS, LOOP_TOKENS, LOOP_PERIOD = 4, 48, 200  # see `loops`
 
 
 class Died(Exception):
@@ -56,16 +55,10 @@ class Window:
         return self.interval_s / 5
 
 
-def loops(ids: Sequence[int]) -> bool:
-    """Whether an answer ends in a loop: its last LOOP_TOKENS or more are one piece of at most
-    LOOP_PERIOD tokens, LOOP_REPEATS times or more. The one place that decides what a loop is."""
-    for period in range(1, LOOP_PERIOD + 1):
-        need = max(LOOP_TOKENS, period * LOOP_REPEATS)
-        if len(ids) < need:
-            return False
-        if all(ids[-i] == ids[-i - period] for i in range(1, need - period + 1)):
-            return True
-    return False
+def loops(ids: list[int], config: Config) -> bool:
+    """Whether an answer loops, as the filter of that name decides."""
+    loop = find(ids)
+    return loop is not None and loop.score >= config.dataset.filters.loop_threshold
 
 
 @dataclass(eq=False)
@@ -130,7 +123,7 @@ class Load:
                 tokens=len(answer.output_ids),
                 ended=not cut,
                 at_limit=answer.finish == "length" and fixed is None,
-                loops=loops(answer.output_ids),
+                loops=loops(answer.output_ids, self.config),
                 prompt=len(prompt.ids),
                 accept_length=answer.accept_length,
                 retractions=answer.retractions,
@@ -297,6 +290,8 @@ async def _watch(
         steady = [s for s in result.samples if s["t"] >= result.steady_s]
         result.rates = judge.interval_rates(steady, window.interval_s)
         over = elapsed - result.steady_s > window.window_s
+        if result.rates and not result.rates[-1]:
+            continue  # it stands still: for good, or a retraction; not to be taken for slow
         if judge.is_hopeless(result.rates, best):
             result.status = "stopped"
             result.reason = f"stopped early: clearly slower than {best:,.0f} tokens/s"

@@ -15,6 +15,7 @@ import polars as pl
 from workflow_scripts.config import read_run
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.read_input import input_files, read_lines
+from workflow_scripts.training_table import SIDES
 
 EXAMPLES = 5
 ID = pl.Schema({"row_id": pl.String})
@@ -104,8 +105,8 @@ def verify(
 
 
 def dataset(out: Path) -> pl.LazyFrame:
-    """All training rows, both sides."""
-    files = [f for side in ("train", "validation") for f in glob.glob(f"{out}/dataset/{side}-*")]
+    """All training rows, all sides."""
+    files = [f for side in SIDES for f in glob.glob(f"{out}/dataset/{side}-*")]
     return pl.scan_parquet(sorted(files))
 
 

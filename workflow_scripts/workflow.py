@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
+from workflow_scripts.config_dataset import Filters
 from workflow_scripts.gpus import Gpu, usable_gpus
 from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
@@ -66,7 +67,12 @@ class Run:
             "generate": self.hash,
             "merge": self.hash,
             "dataset": canonical(
-                {"dataset": config.dataset.model_dump(mode="json"), "run": self.hash}
+                {
+                    "dataset": config.dataset.model_dump(mode="json"),
+                    "audit": config.audit.model_dump(mode="json", include=_OF_DATASET),
+                    "user_filter": _checked(config.dataset.filters),
+                    "run": self.hash,
+                }
             ),
             "verify": self.hash,
             "report": self.hash,
@@ -147,6 +153,19 @@ class Run:
 
 
 _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
+_OF_DATASET = {
+    "held_out", "contamination_ngram", "repeated_min_prompts", "repeated_min_share",
+    "repeated_max_chars",
+}  # fmt: skip
+
+
+def _checked(filters: Filters) -> str | None:
+    """Check the user's own filters, if there are any; returns the hash of the Python file."""
+    if not (filters.expressions or filters.python):
+        return None
+    from workflow_scripts.user_filters import check  # takes a while to import
+
+    return check(filters)
 
 
 def _gpus_here(config: Config) -> list[Gpu]:

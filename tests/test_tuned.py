@@ -19,6 +19,9 @@ from conftest import ROOT, Workspace
 from test_host import Gpus, workspace
 from test_plan import BOOT
 
+from workflow_scripts import plan
+from workflow_scripts.check_machine import check
+from workflow_scripts.check_software import Machine
 from workflow_scripts.config import ConfigError, load
 from workflow_scripts.gpus import Gpu
 from workflow_scripts.tune import main
@@ -242,7 +245,8 @@ def auto(host: Gpus, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.chdir(work.folder)
     made_for: dict[str, Any] = {"model": model_key(Path("model")), "model_path": "model"}
     made_for |= {"sglang": "0.5.11", "gpu": "Fake H200", "gpu_mib": 143_771, "rehearsal": False}
-    server = {"max_running_requests": 8, "speculative_algorithm": "NEXTN"}
+    server: dict[str, Any] = {"max_running_requests": 8, "speculative_algorithm": "NEXTN"}
+    server["disable_radix_cache"] = True
     written = {"chosen": "eight", "made_for": made_for, "server": server}
     path = tuned_file("results")
     path.parent.mkdir(parents=True)
@@ -255,6 +259,7 @@ def test_auto_becomes_real_flags(auto: Workspace) -> None:
     assert run.config.engine.server == {
         "max_running_requests": 8,
         "speculative_algorithm": "NEXTN",
+        "disable_radix_cache": True,
     }
     assert run.identity["numeric_flags"] == {"speculative_algorithm": "EAGLE"}
     # the same flags written out are the same run
@@ -286,6 +291,22 @@ def test_auto_refuses_what_was_made_for_something_else(
         path.write_text(yaml.safe_dump(found))
     with pytest.raises(ConfigError, match=said):
         Run(load(auto.config))
+
+
+def test_plan_and_check_machine_take_what_auto_means(
+    auto: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--configfile", "config/config.yaml", "--gpu-gib", "139.13"]
+    assert plan.main(command) == 0
+    told = capsys.readouterr().out
+    assert "engine.server is auto: `eight`" in told and "  8 requests at once" in told
+    lines = [line for line in check(auto.config, Machine()) if line.check == "tune"]
+    assert [(line.state, line.text) for line in lines] == [("ok", "engine.server is `eight`")]
+    tuned_file("results").unlink()
+    assert plan.main(command) == 0
+    assert "there is no tune yet: SGLang's defaults" in capsys.readouterr().out
+    lines = [line for line in check(auto.config, Machine()) if line.check == "tune"]
+    assert [line.state for line in lines] == ["FAIL"] and "workflow_scripts.tune" in lines[0].text
 
 
 def test_a_machine_that_does_not_tell_is_not_refused(auto: Workspace) -> None:

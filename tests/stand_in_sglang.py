@@ -25,6 +25,7 @@ rule that matches a request applies. A rule names its "fault" and matches on all
   null_fields     "fields" (["output_ids", "meta_info"]) are null
   abort_200       half of the answer, HTTP 200, finish type "abort" with "message"
   nan_stop        half of the answer and the eos id, finish {"type": "stop", "matched": "NaN ..."}
+  loop            the answer repeats its first twelve ids until max_new_tokens
   garbage         ids drawn from the whole vocabulary that end like a good answer
   length_zero     no ids, finish {"type": "length", "length": 0}
   slow            takes "factor" (10) times as long, and "seconds" (0) more
@@ -69,6 +70,7 @@ FAULTS = [
     "null_fields",
     "abort_200",
     "nan_stop",
+    "loop",
     "garbage",
     "length_zero",
     "slow",
@@ -216,6 +218,7 @@ class Server:
         info = self.recorded["server_info"]
         told = ("status", "max_total_num_tokens", "max_req_input_len", "internal_states", "version")
         arguments = {key: value for key, value in info.items() if key not in told}
+        info |= json.loads(options.told)
         info["internal_states"] = [arguments | info["internal_states"][0]]
         self.metric_lines = (DATA / "metrics.txt").read_text().splitlines()
         self.routes = {("GET", path): self.report for path in REPORTS} | {
@@ -259,6 +262,7 @@ class Server:
         refusal = self.refusal(rid, ids, params)
         alien = refusal is None and (highest >= self.options.vocab_size or b"-" in packed)
         output, finish = ([], {}) if refusal or alien else self.draw(digest, ids, params)
+        most = params.get("max_new_tokens", 128)
         n, attempt = self.ordinal, self.attempts[digest]
         seconds = self.options.token_seconds * len(output)
         job = Job(n, rid, len(ids), digest, attempt, received, output, finish, seconds)
@@ -276,7 +280,7 @@ class Server:
             self.counts["rejected"] += 1
             return reply({"error": {"message": refusal}}, 400)
         if rule:
-            refused = self.break_engine(job, rule)
+            refused = self.break_engine(job, rule, most)
             if refused is not None:
                 return refused
         if alien:  # a device-side assert ends the whole server
@@ -368,13 +372,15 @@ class Server:
         }
         if not tokens:
             del meta["decode_throughput"]
+        if self.options.accept_length:
+            meta["spec_accept_length"] = self.options.accept_length
         if logprobs:
             meta["input_token_logprobs"] = []
             meta["output_token_logprobs"] = [[-1.0, token, None] for token in ids]
         text = f"stand-in answer of {tokens} tokens" if tokens else ""
         return orjson.dumps({"text": text, "output_ids": ids, "meta_info": meta})
 
-    def break_engine(self, job: Job, rule: Rule) -> web.Response | None:
+    def break_engine(self, job: Job, rule: Rule, most: int) -> web.Response | None:
         """Apply a fault to the engine or to what it says; return the refusal, if it refuses."""
         half, eos = job.output[: (len(job.output) + 1) // 2], self.options.eos
         if rule.fault == "kill":
@@ -403,6 +409,10 @@ class Server:
             job.output, job.finish = [*half, eos], {"type": "stop", "matched": "NaN happened"}
         elif rule.fault == "length_zero":
             job.output, job.finish = [], {"type": "length", "length": 0}
+        elif rule.fault == "loop":
+            job.output = (job.output[:12] * most)[:most]
+            job.finish = {"type": "length", "length": most}
+            job.seconds = self.options.token_seconds * most
         elif rule.fault == "garbage":
             drawn = array("I", shake_128(b"garbage" + job.digest).digest(4 * len(job.output)))
             job.output = [number % self.options.vocab_size for number in drawn[1:]] + [eos]
@@ -547,13 +557,14 @@ class Server:
         usage = max(used / o.max_total_tokens, running / o.max_running)
         speed = running / o.token_seconds if o.token_seconds else 0.0
         paths = "model_path tokenizer_path id root"
-        places = "max_running_requests effective_max_running_requests_per_dp max_mamba_cache_size"
+        places = "max_running_requests effective_max_running_requests_per_dp"
         groups: list[tuple[Any, str]] = [
             (o.model_path, paths),
             (o.served_model_name or o.model_path, "served_model_name"),
             (o.load_format, "load_format"),
             (o.context_length, "context_length context_len max_model_len"),
             (o.max_running, places + " pp_max_micro_batch_size"),
+            (o.state_slots or o.max_running, "max_mamba_cache_size"),
             (o.max_total_tokens, "max_total_num_tokens token_capacity"),
             (min(o.context_length, o.max_total_tokens) - 6, "max_req_input_len"),
             (o.port, "port"),
@@ -571,6 +582,7 @@ class Server:
             (used / o.max_total_tokens, "full_token_usage"),
             (running / o.max_running, "mamba_usage"),
             (speed, "gen_throughput avg_throughput last_gen_throughput"),
+            (o.accept_length, "spec_accept_length"),
             (counts["prompt_tokens"], "prompt_tokens_total realtime_tokens_total:prefill_compute"),
             (counts["generation_tokens"], "generation_tokens_total"),
             (counts["decoded"] + grown, "realtime_tokens_total:decode"),
@@ -595,8 +607,11 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--vocab-size", type=int, default=248320)
     add("--context-length", type=int, default=8192)
     add("--max-running", type=int, default=16)
+    add("--state-slots", type=int, default=0, help="told, not enforced; 0: as --max-running")
     add("--max-total-tokens", type=int, default=613614, help="told, not enforced")
     add("--token-seconds", type=float, default=0.0, help="time of a token; 0: answer at once")
+    add("--accept-length", type=float, default=0.0, help="as reported; 0: no speculation")
+    add("--told", default="{}", help="JSON object: further values of /server_info")
     add("--eos", type=int, default=248046)
     add("--think-close", type=int, default=248069, help="the opening id is the one before it")
     add("--answer-tokens", type=int, nargs=2, default=[16, 64], metavar=("LO", "HI"))

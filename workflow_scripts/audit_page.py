@@ -151,7 +151,7 @@ def histogram(
         place = (at_limit + 0.1, axes.get_ylim()[1] * 0.97)
         axes.text(*place, f"context limit\n{limit:,}", ha="right", va="top", color=SPIKE)
         label += f"; context limit {limit:,}"
-    return _svg(figure, name, label)
+    return svg(figure, name, label)
 
 
 def along(positions: list[Json], thresholds: dict[str, float]) -> Markup | None:
@@ -168,7 +168,7 @@ def along(positions: list[Json], thresholds: dict[str, float]) -> Markup | None:
     axes.set_xticks(at, [f"{parts[i]['first']:,}" for i in at])
     axes.set(xlim=(-0.6, len(parts) - 0.4), xlabel="the part's first row")
     label = f"Trivial share of {len(parts)} equal parts of the input, in its order: "
-    return _svg(figure, "positions", label + ", ".join(map(percent, shares)))
+    return svg(figure, "positions", label + ", ".join(map(percent, shares)))
 
 
 def _axes(top: float) -> tuple[Figure, Axes]:
@@ -185,19 +185,19 @@ def _axes(top: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _svg(figure: Figure, name: str, label: str) -> Markup:
+def svg(figure: Figure, name: str, label: str) -> Markup:
     """The figure for the page: ids of its own, colours by the page's light or dark scheme."""
     out = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     settings = {"svg.fonttype": "none", "svg.hashsalt": f"audit-{name}", "font.size": 10.5}
     with matplotlib.rc_context(settings):
         figure.savefig(out, format="svg", transparent=True, metadata=no_metadata)
-    svg = out.getvalue()
-    svg = re.sub(r'\bid="', f'id="{name}-', svg[svg.index("<svg") :])
-    svg = svg.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    text = out.getvalue()
+    text = re.sub(r'\bid="', f'id="{name}-', text[text.index("<svg") :])
+    text = text.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     for colour, variable in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{variable})")
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
+        text = text.replace(colour, f"var(--{variable})")
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
 # ---- the page -----------------------------------------------------------------------------------

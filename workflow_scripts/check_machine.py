@@ -36,6 +36,7 @@ from workflow_scripts.read_input import input_files
 from workflow_scripts.server import FREE_MIB, PORTS
 from workflow_scripts.sglang_flags import version_key
 from workflow_scripts.staging import DONE, SPARE
+from workflow_scripts.tuned import check_here, read_tuned, with_flags
 
 DRIVERS = {12: 525, 13: 580}  # oldest NVIDIA driver by major version of CUDA
 UNKNOWN_LIMIT = 512  # requests at once of a server whose limit only its start can tell
@@ -57,6 +58,16 @@ def check(values: Any, machine: Machine) -> Iterator[Line]:
         return
     yield ok("configuration", f"engine.kind is {config.engine.kind}")
     yield from check_model(config)
+    made_for = None
+    if config.engine.server == "auto":
+        try:
+            found = read_tuned(config)
+        except ConfigError as error:
+            yield fail("tune", str(error))
+        else:
+            made_for = found["made_for"]
+            config = with_flags(config, found["server"])
+            yield ok("tune", f"engine.server is `{found.get('chosen')}`")
     servers = len(config.engine.urls)
     if config.engine.kind == "sglang":
         version, lines = check_sglang(config, machine)
@@ -65,6 +76,11 @@ def check(values: Any, machine: Machine) -> Iterator[Line]:
         gpus, lines = check_gpus(config, version, machine)
         yield from lines
         servers = len(gpus)
+        if made_for:
+            try:
+                check_here(config.output_dir, made_for, version, gpus)
+            except ConfigError as error:
+                yield fail("tune", str(error))
         size = sum(path.stat().st_size for path in Path(config.model.path).glob("*.safetensors"))
         if gpus:
             yield from check_fit(size, gpus)

@@ -73,7 +73,8 @@ class Engine(Section):
     server: Literal["auto"] | dict[str, Any] = speed(
         {},
         description="SGLang flags by name, without dashes in front. Those that change numerics "
-        "(dtypes, quantization, speculation) are part of the run's hash; the others are not.",
+        "(dtypes, quantization, speculation) are part of the run's hash; the others are not. "
+        "`auto`: the flags that `python -m workflow_scripts.tune` chose for this `output_dir`.",
     )
     slots: Annotated[int, Field(ge=1, le=64)] = speed(
         8, description="Requests at once in the embedded engine."

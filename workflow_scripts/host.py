@@ -38,6 +38,7 @@ from workflow_scripts.prompts import Prompts
 from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
+from workflow_scripts.tuned import check_here
 from workflow_scripts.workflow import is_held
 
 DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
@@ -319,6 +320,8 @@ async def run_host(run_file: Path, folder: Path) -> None:
     flags = translate({"enable_metrics": True, **server}, version)
     prompts = Prompts.from_config(config)
     seats = lease_gpus(config)
+    if made_for := orjson.loads(run_file.read_bytes()).get("tuned"):
+        check_here(config.output_dir, made_for, version, [seat.gpu for seat in seats])
     logs = Path(config.output_dir) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     model = await asyncio.to_thread(staged, Path(config.model.path), config.engine.stage, say)

@@ -31,6 +31,7 @@ from workflow_scripts.plan_sizes import (
     predict,
 )
 from workflow_scripts.sglang_flags import RENAMED, known
+from workflow_scripts.tuned import read_tuned, tuned_file
 
 __all__ = [
     "Lever", "NoRoom", "Observed", "Plan", "change", "compare", "fit", "from_log",
@@ -95,53 +96,53 @@ def _levers(plan: Plan) -> Iterator[Lever]:
     if hybrid and plan.requested and plan.slots // plan.per_request < plan.requested:
         exact = {"max_running_requests": plan.max_running}
         note = "reserves nothing for requests that cannot run" if not new else ""
-        yield _lever(plan, "ask for no more than the slots hold", exact, note)
+        yield lever(plan, "ask for no more than the slots hold", exact, note)
     if hybrid and plan.radix:
-        yield _most(plan, "more state slots", lambda n: _slots(n, plan.per_request), room)
+        yield largest(plan, "more state slots", lambda n: _slots(n, plan.per_request), room)
     if hybrid and plan.radix:
         note = f"{room}; prompts that begin alike are computed each time"
-        yield _most(plan, "radix cache off", lambda n: NO_RADIX | _limit(n), note)
+        yield largest(plan, "radix cache off", lambda n: NO_RADIX | _limit(n), note)
     if hybrid and plan.radix and plan.drafts:
         note = f"{room}; two changes at once"
         off = dict.fromkeys(SPECULATION) | NO_RADIX
-        yield _most(plan, "radix cache and MTP off", lambda n: off | _limit(n), note)
+        yield largest(plan, "radix cache and MTP off", lambda n: off | _limit(n), note)
     if hybrid and new and plan.radix and plan.per_request == 5:
         lazy = {"mamba_scheduler_strategy": "extra_buffer_lazy"}
-        yield _lever(plan, "scheduling strategy", lazy, "4 slots a request; new, check answers")
+        yield lever(plan, "scheduling strategy", lazy, "4 slots a request; new, check answers")
     if hybrid and not new and plan.radix and plan.per_request > 3:
         plain = {"mamba_scheduler_strategy": "no_buffer"}
-        yield _lever(plan, "scheduling strategy", plain, "no overlap of scheduling and computing")
+        yield lever(plan, "scheduling strategy", plain, "no overlap of scheduling and computing")
     if plan.drafts:
         note = "a step gives one token; measure which is faster at this many requests"
-        yield _lever(plan, "MTP off", dict.fromkeys(SPECULATION), note)
+        yield lever(plan, "MTP off", dict.fromkeys(SPECULATION), note)
     if plan.drafts > 2:
         fewer = {"speculative_num_steps": plan.drafts - 2, "speculative_eagle_topk": 1}
         fewer |= {"speculative_num_draft_tokens": plan.drafts - 1}
-        yield _lever(plan, "one draft token fewer", fewer)
+        yield lever(plan, "one draft token fewer", fewer)
     if hybrid and new and plan.drafts and not plan.inputs.flags.get("enable_linear_replayssm_spec"):
         replay = {"enable_linear_replayssm_spec": True}
-        yield _lever(plan, "replay in place of intermediate states", replay, "new, check answers")
+        yield lever(plan, "replay in place of intermediate states", replay, "new, check answers")
     state = plan.inputs.flags.get("mamba_ssm_dtype")
     if hybrid and state in (None, "float32") and plan.inputs.model.state_bytes == 4:
-        yield _lever(plan, "state in 16 bits", {"mamba_ssm_dtype": "bfloat16"})
+        yield lever(plan, "state in 16 bits", {"mamba_ssm_dtype": "bfloat16"})
     if plan.inputs.flags.get("kv_cache_dtype", "auto") in ("auto", "bf16", "bfloat16"):
         note = "of use only where KV tokens bind"
-        yield _lever(plan, "KV cache in 8 bits", {"kv_cache_dtype": "fp8_e4m3"}, note)
+        yield lever(plan, "KV cache in 8 bits", {"kv_cache_dtype": "fp8_e4m3"}, note)
     if plan.context > 8192:
         half = {"context_length": plan.context // 2}
         note = "caps what a request may use; the caches keep their sizes"
-        yield _lever(plan, "half the context", half, note)
+        yield lever(plan, "half the context", half, note)
     if plan.fraction < 0.95:
         more = {"mem_fraction_static": round(min(plan.fraction + 0.05, 0.95), 3)}
-        yield _lever(plan, "a larger memory fraction", more, "out of what graphs and prefill need")
+        yield lever(plan, "a larger memory fraction", more, "out of what graphs and prefill need")
     if (
         new
         and plan.inputs.model.vision_weights
         and not plan.inputs.flags.get("language_model_only")
     ):
-        yield _lever(plan, "no vision tower", {"language_model_only": True})
+        yield lever(plan, "no vision tower", {"language_model_only": True})
     note = "no effect on memory: only how often the scheduler looks for new requests"
-    yield _lever(plan, "more decode steps at once", {"num_continuous_decode_steps": 4}, note)
+    yield lever(plan, "more decode steps at once", {"num_continuous_decode_steps": 4}, note)
 
 
 def _limit(number: int) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def _usable(plan: Plan) -> float:
     return cached + plan.free - plan.unusable
 
 
-def _lever(plan: Plan, name: str, flags: Mapping[str, Any], note: str = "") -> Lever:
+def lever(plan: Plan, name: str, flags: Mapping[str, Any], note: str = "") -> Lever:
     """A lever that sets flags, given by 0.5.11's names."""
     own = known(plan.inputs.version)
     renamed = {old: new for old, new in RENAMED if old not in own}
@@ -175,7 +176,7 @@ def _lever(plan: Plan, name: str, flags: Mapping[str, Any], note: str = "") -> L
     return Lever(name, written, changed, _usable(changed) - _usable(plan), warning, note)
 
 
-def _most(plan: Plan, name: str, flags: Callable[[int], Mapping[str, Any]], note: str) -> Lever:
+def largest(plan: Plan, name: str, flags: Callable[[int], Mapping[str, Any]], note: str) -> Lever:
     """The lever with the largest number of requests that still fits."""
     length = plan.inputs.request_tokens or REQUEST_TOKENS
 
@@ -191,7 +192,7 @@ def _most(plan: Plan, name: str, flags: Callable[[int], Mapping[str, Any]], note
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return _lever(plan, name, flags(low), note)
+    return lever(plan, name, flags(low), note)
 
 
 # ---- a plan against a server --------------------------------------------------------------------
@@ -368,7 +369,16 @@ def _plan(args: argparse.Namespace) -> Iterator[str]:
         gib = observed.free
     if gib is None:
         raise ConfigError("no GPU was found; give its memory with --gpu-gib, e.g. 139.13 (H200)")
-    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    server, auto = config.engine.server, ""
+    if server == "auto":
+        if tuned_file(config.output_dir).exists():
+            found = read_tuned(config)
+            server, auto = found["server"], f"engine.server is auto: `{found.get('chosen')}`"
+        else:
+            server, auto = {}, "engine.server is auto and there is no tune yet: SGLang's defaults"
+    if auto:
+        yield auto
+        yield ""
     plan = predict(
         Path(config.model.path),
         gib,

@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,6 +73,7 @@ class Server:
         flags: further words of the command line.
         logs: folder for server-<number>.log.
         event: takes (what, text) for the metrics file.
+        environ: variables for this server alone.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Server:
         logs: Path,
         http: httpx.AsyncBaseTransport,
         event: Callable[[str, str], None],
+        environ: Mapping[str, str] | None = None,
     ):
         self.number = number
         self.gpu = gpu
@@ -96,6 +98,7 @@ class Server:
         self.log = logs / f"server-{number}.log"
         self.http = http
         self.event = event
+        self.environ = environ or {}
         self.process: asyncio.subprocess.Process | None = None
         self.engine: SGLang | None = None
         self.started = 0.0
@@ -132,7 +135,7 @@ class Server:
                     stderr=log,
                     start_new_session=True,
                     preexec_fn=_end_with_parent,
-                    env=os.environ | {"CUDA_VISIBLE_DEVICES": self.gpu.uuid},
+                    env=os.environ | self.environ | {"CUDA_VISIBLE_DEVICES": self.gpu.uuid},
                 )
             except OSError as error:
                 message = f"engine.python: {command[0]} cannot be run: {error.strerror}"
@@ -166,7 +169,7 @@ class Server:
         probe = Ask(f"{self._name}-first", self.prompts.encode_text("Hello"), 0)
         while self.process.returncode is None:
             if time.monotonic() - self.started > limit:
-                raise StartFailed(f"no first token within {limit:.0f} s; {self._told()}")
+                raise StartFailed(f"no first token within {limit:.0f} s; {self.told()}")
             try:
                 async with asyncio.timeout(FIRST_TOKEN_S):
                     answer = await self.engine.ask(probe, greedy(1))
@@ -175,9 +178,10 @@ class Server:
             except (EngineError, TimeoutError):
                 pass  # not there yet
             await asyncio.sleep(0.2)
-        raise StartFailed(f"it ended with status {self.process.returncode}; {self._told()}")
+        raise StartFailed(f"it ended with status {self.process.returncode}; {self.told()}")
 
-    def _told(self) -> str:
+    def told(self) -> str:
+        """The end of its log."""
         with self.log.open("rb") as log:
             log.seek(max(self._log_start, self.log.stat().st_size - LOG_TAIL))
             return f"{self.log} ends with:\n{log.read().decode(errors='replace').strip()}"

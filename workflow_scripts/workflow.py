@@ -14,10 +14,11 @@ from typing import IO, Any
 
 from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.config_dataset import Filters
-from workflow_scripts.gpus import usable_gpus
+from workflow_scripts.gpus import Gpu, usable_gpus
 from workflow_scripts.identity import digest, run_hash, run_identity
 from workflow_scripts.progress import write_atomically
 from workflow_scripts.read_input import input_files
+from workflow_scripts.tuned import resolve
 
 
 def open_shards(gpus: int) -> int:
@@ -43,6 +44,7 @@ class Run:
     """
 
     def __init__(self, config: Config, workflow: Any = None):
+        config, self.tuned = resolve(config, _gpus_here(config))
         self.config = config
         self.workflow = workflow
         self.inputs = input_files(config.input)
@@ -87,10 +89,12 @@ class Run:
         """
         handle_apart(signal.SIGTERM)
         self._lock = hold(Path(self.out) / ".lock")
-        found = {
+        found: dict[str, Any] = {
             "config": self.config.model_dump(mode="json"),
             "identity": {**self.identity, "run_hash": self.hash},
         }
+        if self.tuned is not None:  # the daemon checks that its machine is the one tuned for
+            found["tuned"] = self.tuned
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
     def results(self) -> list[str]:
@@ -162,6 +166,16 @@ def _checked(filters: Filters) -> str | None:
     from workflow_scripts.user_filters import check  # takes a while to import
 
     return check(filters)
+
+
+def _gpus_here(config: Config) -> list[Gpu]:
+    """The GPUs that servers would use; none on a login node."""
+    if config.engine.server != "auto":
+        return []
+    try:
+        return usable_gpus(config.engine.gpus)
+    except ConfigError:
+        return []
 
 
 def stage_function(root: str) -> str:

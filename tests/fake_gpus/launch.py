@@ -2,7 +2,9 @@
 
 FAKE_STARTS names a file that gets a line per start. FAKE_OPTIONS is a JSON object of options of the
 stand-in; its key `start` holds, for starts by number from 0, `fail`, a number of seconds to wait,
-or options of their own.
+or options of their own. Its key `play` makes the server follow its flags: it runs as many requests
+as they allow, a step takes `plain` or, with speculation, `draft` ([seconds, seconds a request]) and
+gives an accept length of SGLANG_SIMULATE_ACC_LEN tokens; its `special` are options by requests.
 """
 
 import json
@@ -10,16 +12,44 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+
+def read_flags(words: list[str]) -> dict[str, str]:
+    """Flags by name; a switch is empty."""
+    found = {}
+    for i, word in enumerate(words):
+        if word.startswith("--"):
+            value = words[i + 1] if i + 1 < len(words) else "--"
+            found[word] = "" if value.startswith("--") else value
+    return found
+
+
+def played(given: dict[str, str], play: dict[str, Any]) -> dict[str, Any]:
+    """Options of the stand-in for the flags it was started with."""
+    drafts = "--speculative-algorithm" in given
+    accept = float(os.environ.get("SGLANG_SIMULATE_ACC_LEN", 1)) if drafts else 1.0
+    most = int(given.get("--max-running-requests", 48))
+    if slots := int(given.get("--max-mamba-cache-size", 0)):
+        most = min(most, slots // (5 if "--mamba-scheduler-strategy" in given else 3))
+    fixed, each = play["draft" if drafts else "plain"]
+    options: dict[str, Any] = {"max_running": most, "state_slots": slots}
+    options["token_seconds"] = (fixed + each * most) / accept
+    options["told"] = json.dumps({"speculative_algorithm": given.get("--speculative-algorithm")})
+    options["load_format"] = given.get("--load-format", "auto")
+    options["accept_length"] = accept if drafts else 0
+    return options | play.get("special", {}).get(str(most), {})
 
 
 def main() -> None:
-    given = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=False))
+    given = read_flags(sys.argv[3:])
     record = {
         "pid": os.getpid(),
         "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
         "port": int(given["--port"]),
         "nccl_port": int(given["--nccl-port"]),
         "argv": sys.argv[3:],
+        "accept": os.environ.get("SGLANG_SIMULATE_ACC_LEN"),
     }
     path = Path(os.environ["FAKE_STARTS"])
     with path.open("a") as f:
@@ -27,7 +57,9 @@ def main() -> None:
     number = len(path.read_text().splitlines()) - 1
     options = json.loads(os.environ["FAKE_OPTIONS"])
     special = options.pop("start", {}).get(str(number), {})
-    if special == "fail":
+    if play := options.pop("play", None):
+        options |= played(given, play)
+    if special == "fail" or options.pop("fail", False):
         sys.exit("torch.cuda.OutOfMemoryError: CUDA out of memory (a planted failure)")
     if isinstance(special, (int, float)):
         time.sleep(special)

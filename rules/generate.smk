@@ -14,6 +14,7 @@ rule generate:
     threads: RUN.threads()
     resources:
         place=1,
+        gpu=RUN.gpu,
     params:
         run=RUN.file,
         data=RUN.params["generate"],

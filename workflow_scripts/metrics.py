@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,13 @@ GAUGES = {
     "num_retracted_requests_total": "retractions",
 }
 SAMPLE = re.compile(rb"^sglang:(\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+
+def logs_of(output_dir: str, shard: str | None) -> Path:
+    """Folder for the logs and metrics of a daemon: the host's, or that of one shard's job on a
+    cluster, where every file has one writer at a time."""
+    logs = Path(output_dir) / "logs"
+    return logs if shard is None else logs / "servers" / shard
 
 
 def counters(text: bytes) -> dict[str, float]:
@@ -45,6 +53,7 @@ class Metrics:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
+        self._host = socket.gethostname()
         self._before: dict[int, tuple[float, float]] = {}
 
     def event(self, server: int | None, what: str, text: str) -> None:
@@ -69,6 +78,7 @@ class Metrics:
                 {
                     "t": now,
                     "server": str(seat.number),
+                    "host": self._host,
                     "gpu": seat.gpu.uuid,
                     "url": server.engine.url if server and server.engine else None,
                     "state": seat.state,

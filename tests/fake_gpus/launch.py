@@ -20,6 +20,8 @@ def main() -> None:
         "port": int(given["--port"]),
         "nccl_port": int(given["--nccl-port"]),
         "argv": sys.argv[3:],
+        "node": os.environ.get("SLURMD_NODENAME"),
+        "given": os.environ.get("SLURM_STEP_GPUS"),  # by Slurm, whatever the job sees
     }
     path = Path(os.environ["FAKE_STARTS"])
     with path.open("a") as f:

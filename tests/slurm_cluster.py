@@ -57,7 +57,8 @@ TaskPlugin=task/{task}
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+# jobs are spread over the nodes
+SelectTypeParameters=CR_Core,CR_LLN
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000
 GresTypes=gpu
 ReturnToService=2
@@ -71,8 +72,8 @@ PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP
 """
 NODE = (
-    "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=128 RealMemory=1000000 "
-    "Gres=gpu:{gpus} State=UNKNOWN"
+    "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=128 "
+    "RealMemory=1000000 Gres=gpu:{gpus} State=UNKNOWN"
 )
 CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1

@@ -34,8 +34,8 @@ from workflow_scripts.dispatch import in_flight
 from workflow_scripts.engines import EngineError, Facts, http_transport
 from workflow_scripts.gpus import Gpu, lease, usable_gpus
 from workflow_scripts.host_places import spec
-from workflow_scripts.metrics import Metrics, logs_of
-from workflow_scripts.progress import say
+from workflow_scripts.metrics import Metrics
+from workflow_scripts.progress import logs_of, say
 from workflow_scripts.prompts import Prompts
 from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
@@ -287,7 +287,12 @@ class Host:
         ready = [seat for seat in self.seats if seat.state == "ready"]
         free = sum(seat.limit - len(seat.leases) for seat in ready)
         asked = any(job.waiting for job in self.jobs)
-        few = self.shard is None and bool(self.jobs) and not asked and free * 5 > sum(seat.limit for seat in ready)
+        few = (
+            self.shard is None
+            and bool(self.jobs)
+            and not asked
+            and free * 5 > sum(seat.limit for seat in ready)
+        )
         return few and self._shards_left() > len(self.jobs)
 
     async def idle(self) -> None:
@@ -340,7 +345,9 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
     seats = lease_gpus(config.engine.gpus if shard is None else "auto")
     logs = logs_of(config.output_dir, shard)
     logs.mkdir(parents=True, exist_ok=True)
-    model, users = await asyncio.to_thread(staged, Path(config.model.path), config.engine.stage, say)
+    model, users = await asyncio.to_thread(
+        staged, Path(config.model.path), config.engine.stage, say
+    )
     host = Host(config, identity["run_hash"], seats, version, shard)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):

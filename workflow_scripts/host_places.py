@@ -21,7 +21,7 @@ from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.dispatch import NoServer, Place
 from workflow_scripts.engines import EngineError, SGLang
 from workflow_scripts.identity import digest
-from workflow_scripts.metrics import logs_of
+from workflow_scripts.progress import logs_of
 from workflow_scripts.workflow import CLUSTER_VARIABLE, runtime_dir
 
 OTHER_GONE_S = 120.0  # for servers of an earlier configuration to stop
@@ -62,18 +62,19 @@ class HostPlaces:
         say: Callable[[str], None],
     ):
         self.config = config
+        name = f"{shard:04d}"
+        self.shard = name if CLUSTER_VARIABLE in os.environ else None  # of a daemon of its own
         self.hello = {
             "op": "hello",
             "spec": spec(config, run_hash),
-            "shard": f"{shard:04d}",
+            "shard": name,
             "concurrency": config.generate.concurrency,
         }
         self.end_ids = end_ids
         self.http = http
         self.say = say
-        self.own = CLUSTER_VARIABLE in os.environ
-        self.folder = private_dir() if self.own else runtime_dir(config.output_dir)
-        self.logs = logs_of(config.output_dir, self.hello["shard"] if self.own else None)
+        self.folder = private_dir() if self.shard else runtime_dir(config.output_dir)
+        self.logs = logs_of(config.output_dir, self.shard)
         self.capacity = 0
         self._engines: dict[str, SGLang] = {}
         self._waiting: deque[asyncio.Future[Place]] = deque()
@@ -98,7 +99,7 @@ class HostPlaces:
             await asyncio.gather(self._reader, return_exceptions=True)
         if self._writer is not None:
             self._writer.close()
-        if self.own:
+        if self.shard is not None:
             await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
@@ -144,7 +145,7 @@ class HostPlaces:
         run = Path(self.config.output_dir) / "run.json"
         command = [sys.executable, "-m", "workflow_scripts.host", "--run", str(run)]
         command += ["--folder", str(self.folder)]
-        command += ["--shard", self.hello["shard"]] if self.own else []
+        command += ["--shard", self.shard] if self.shard is not None else []
         self.logs.mkdir(parents=True, exist_ok=True)
         self.say("starting the host's daemon")
         with (self.logs / "host.log").open("ab") as log:

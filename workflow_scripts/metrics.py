@@ -25,13 +25,6 @@ GAUGES = {
 SAMPLE = re.compile(rb"^sglang:(\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
 
-def logs_of(output_dir: str, shard: str | None) -> Path:
-    """Folder for the logs and metrics of a daemon: the host's, or that of one shard's job on a
-    cluster, where every file has one writer at a time."""
-    logs = Path(output_dir) / "logs"
-    return logs if shard is None else logs / "servers" / shard
-
-
 def counters(text: bytes) -> dict[str, float]:
     """What a server's /metrics say, by our names.
 

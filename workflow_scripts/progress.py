@@ -24,6 +24,13 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
+def logs_of(output_dir: str, shard: str | None) -> Path:
+    """Folder for the logs and metrics of a daemon: the host's, or that of one shard's job on a
+    cluster, where every file has one writer at a time."""
+    logs = Path(output_dir) / "logs"
+    return logs if shard is None else logs / "servers" / shard
+
+
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
     """Write a file that is either the old one or the whole new one, whatever happens."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

@@ -106,7 +106,7 @@ class Run:
         More than there are GPUs, so that the last requests of a shard never leave a server short
         of work. On a cluster, where Snakemake is given no cores, `jobs` is the limit.
         """
-        if self.workflow.remote_exec:  # inside a job that a cluster runs
+        if self.workflow.remote_exec:  # one job on a cluster's node
             os.environ[CLUSTER_VARIABLE] = "1"
             return
         if self.workflow.resource_settings.cores is None:
@@ -209,8 +209,8 @@ def hold(path: Path) -> IO[str]:
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{path}: the file system cannot lock files ({error.strerror}); a Lustre client must be "
-            "mounted with -o flock; else set output_dir to another file system"
+            f"{path}: the file system cannot lock files ({error.strerror}); a Lustre client must "
+            "be mounted with -o flock; else set output_dir to another file system"
         ) from None
     lock.seek(0)
     lock.truncate()

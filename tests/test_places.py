@@ -19,7 +19,7 @@ from workflow_scripts.gpus import Gpu
 from workflow_scripts.host import Host, Job, Seat
 from workflow_scripts.identity import rehearsal_length
 from workflow_scripts.metrics import Metrics, counters
-from workflow_scripts.workflow import CLUSTER_VARIABLE, Run, open_shards
+from workflow_scripts.workflow import CLUSTER_VARIABLE, RETRY_VARIABLE, Run, open_shards
 
 
 class Told:
@@ -190,3 +190,24 @@ def test_speed_counts_tokens_of_unfinished_answers(tmp_path: Path) -> None:
     assert speed(0, 104.0, 6000.0) == 1500.0
     assert speed(0, 105.0, 10.0) is None  # the server was started again: its counter too
     assert speed(0, 107.0, 3010.0) == 1500.0
+
+
+def test_a_clusters_job_counts_the_retry_as_its_snakemake_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snakemake on the node records the job's parameters, and its targets are not the user's: with
+    another count the next run would find the shard changed and do it again."""
+    work = Workspace.create(tmp_path / "w", [chat("Question?")])
+    monkeypatch.chdir(work.folder)
+    monkeypatch.setenv(RETRY_VARIABLE, "")  # so that it is gone again afterwards
+    monkeypatch.delenv(RETRY_VARIABLE)
+    wildcards = SimpleNamespace(shard="0000")
+
+    def count(remote: bool, targets: set[str]) -> int:
+        settings = SimpleNamespace(targets=targets)
+        snakemake = SimpleNamespace(remote_exec=remote, dag_settings=settings)
+        return Run(load(work.config), snakemake).retry_round(wildcards)
+
+    assert count(True, {"results/a"}) == count(False, {"all"}) == 0
+    on_login_node = count(False, {"retry_failed"})  # leaves its mark for jobs to inherit
+    assert on_login_node == count(True, {"results/a"}) == 1

@@ -37,7 +37,7 @@ from workflow_scripts.host_places import spec
 from workflow_scripts.metrics import Metrics
 from workflow_scripts.progress import logs_of, say
 from workflow_scripts.prompts import Prompts
-from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
+from workflow_scripts.server import CanaryFailed, Server, StartFailed, sglang_version, surprises
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
 from workflow_scripts.workflow import is_held
@@ -375,28 +375,6 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     if users is not None and not config.engine.stage_keep:
         unstage(model, users)
-
-
-async def sglang_version(python: str) -> str:
-    """The SGLang version that a Python has.
-
-    Raises:
-        ConfigError: the Python cannot be run or has no SGLang.
-    """
-    code = "import importlib.metadata as m; print(m.version('sglang'))"
-    try:
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
-        ) from None
-    out, errors = await process.communicate()
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
-    return out.decode().strip()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -48,6 +48,28 @@ def _end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+async def sglang_version(python: str) -> str:
+    """The SGLang version that a Python has.
+
+    Raises:
+        ConfigError: the Python cannot be run or has no SGLang.
+    """
+    code = "import importlib.metadata as m; print(m.version('sglang'))"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
+        ) from None
+    out, errors = await process.communicate()
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
+    return out.decode().strip()
+
+
 def claim_port(offset: int) -> tuple[int, socket.socket]:
     """A TCP port that nobody listens on, searched from PORTS[offset] on, and a claim to it.
 

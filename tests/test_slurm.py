@@ -213,6 +213,20 @@ def test_the_main_process_killed_and_started_again(site: Site) -> None:
     until(lambda: not site.cluster.ask("squeue", "-h"), 30)
 
 
+def test_one_big_allocation(site: Site) -> None:
+    """The local profile inside one job: a daemon with a server on each of the job's GPUs, whatever
+    the number of shards, and nothing left when it ends."""
+    site.make(shards=4, rows=40)
+    snakemake = f"{sys.executable} -m snakemake --cores 2"
+    words = ["--wait", "--partition=gpu", "--nodes=1", "--gpus=3", f"--chdir={site.work.folder}"]
+    site.cluster.ask("sbatch", *words, "--output=out.log", f"--wrap={snakemake}", timeout=600)
+    starts = site.starts()
+    assert len(starts) == len({s["gpu"] for s in starts}) == 3
+    assert len({s["gpu"].rsplit("-", 1)[0] for s in starts}) == 1 and site.whole()
+    assert (site.out / "logs/metrics.jsonl").exists()
+    assert not processes(str(site.work.folder))
+
+
 def test_constrained_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every job sees its GPU as number 0. Here the stages before and after generation run on nodes
     too, as those of a large input do."""

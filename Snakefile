@@ -9,7 +9,7 @@ min_version("9.0")
 sys.path.insert(0, workflow.basedir)
 
 from workflow_scripts.config import ConfigError, load
-from workflow_scripts.identity import PACKAGE, code, shown
+from workflow_scripts.identity import PACKAGE, code, code_digest, shown
 from workflow_scripts.workflow import Run, stage_function
 
 # The demo's configuration, only if none is named: its keys must not fill another one's gaps.

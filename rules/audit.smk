@@ -15,7 +15,8 @@ rule audit:
         f"{OUT}/logs/audit.log",
     benchmark:
         f"{OUT}/logs/audit.benchmark.tsv"
-    threads: workflow.cores or 1
+    localrule: RUN.small
+    threads: RUN.cores
     params:
         run=RUN.file,
         data=RUN.params["audit"],

@@ -13,6 +13,7 @@ rule dataset:
         f"{OUT}/logs/dataset.log",
     benchmark:
         f"{OUT}/logs/dataset.benchmark.tsv"
+    localrule: RUN.small
     params:
         run=RUN.file,
         data=RUN.params["dataset"],

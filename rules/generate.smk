@@ -1,7 +1,6 @@
 rule generate:
     input:
         rows=f"{OUT}/shards/shard-{{shard}}.parquet",
-        code=code("generate"),
     output:
         rows=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.parquet",
         counts=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.json",
@@ -14,9 +13,13 @@ rule generate:
     threads: RUN.threads()
     resources:
         place=1,
+        gpu=RUN.gpu,
     params:
         run=RUN.file,
         data=RUN.params["generate"],
+        # a digest, not the files as elsewhere: Snakemake looks at every input of every waiting job
+        # whenever one ends, and there may be thousands
+        code=code_digest("generate"),
         folder=subpath(output.rows, parent=True),
         retry=RUN.retry_round,
         # no input: it changes with every shard count and input, and only progress reads it

@@ -11,6 +11,7 @@ rule merge:
         f"{OUT}/logs/merge.log",
     benchmark:
         f"{OUT}/logs/merge.benchmark.tsv"
+    localrule: RUN.small
     params:
         run=RUN.file,
         data=RUN.params["merge"],

@@ -1,3 +1,7 @@
+localrules:
+    report,
+
+
 rule report:
     input:
         audit=rules.audit.output.report,

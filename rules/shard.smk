@@ -11,6 +11,7 @@ rule shard:
         f"{OUT}/logs/shard.log",
     benchmark:
         f"{OUT}/logs/shard.benchmark.tsv"
+    localrule: RUN.small
     params:
         run=RUN.file,
         data=RUN.params["shard"],

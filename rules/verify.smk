@@ -20,6 +20,7 @@ rule verify:
         f"{OUT}/logs/verify.log",
     benchmark:
         f"{OUT}/logs/verify.benchmark.tsv"
+    localrule: RUN.small
     params:
         run=RUN.file,
         data=RUN.params["verify"],

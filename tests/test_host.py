@@ -17,6 +17,9 @@ from conftest import IM_END, THINK_CLOSE, VOCAB, Log, Workspace, chat, kill_all,
 
 from workflow_scripts.config import ConfigError
 from workflow_scripts.gpus import all_gpus, lease, usable_gpus
+from workflow_scripts.server import claim_port
+from workflow_scripts.staging import staged, unstage
+from workflow_scripts.workflow import CLUSTER_VARIABLE
 
 FAKE = Path(__file__).parent / "fake_gpus"
 STAND_IN = {
@@ -155,6 +158,34 @@ def test_a_gpu_is_leased_once_and_by_uuid(gpus: Gpus) -> None:
     assert lease(one) is not None
 
 
+def test_two_servers_that_start_at_once_get_two_ports() -> None:
+    """Neither listens yet, and they may be of two daemons."""
+    first, claim = claim_port(5000)
+    code = "from workflow_scripts.server import claim_port; print(claim_port(5000)[0])"
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(told) != first
+    claim.close()
+    again, claim = claim_port(5000)
+    assert again == first
+    claim.close()
+
+
+def test_a_staged_copy_goes_with_its_last_user(tmp_path: Path) -> None:
+    """As with two jobs of a cluster on one node."""
+    model, stage = tmp_path / "model", tmp_path / "shm"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    stage.mkdir()
+    copy, first = staged(model, str(stage), print)
+    same, second = staged(model, str(stage), print)
+    assert copy == same and first is not None and second is not None
+    unstage(copy, first)
+    assert (copy / "config.json").exists()
+    unstage(copy, second)
+    assert list(stage.iterdir()) == []
+
+
 # ---- the workflow ----
 
 
@@ -178,6 +209,24 @@ def test_seven_gpus(gpus: Gpus) -> None:
     assert {line["server"] for line in ready} == {str(i) for i in range(7)}
     assert {line["event"] for line in lines if "event" in line} >= {"started", "ready", "stopped"}
     assert max(line["in_flight"] for line in ready) <= 5  # a little above max_running
+
+
+def test_the_servers_of_a_clusters_job_end_with_it(gpus: Gpus) -> None:
+    """In a job of its own, as on a node: no server waits for another job, whatever idle_s says, and
+    what the daemon writes is the shard's alone."""
+    gpus.set(1)
+    work = workspace(gpus, 6, idle_s=500, gpus=5)
+    work.configure(shards=1)
+    gpus.patch.setenv(CLUSTER_VARIABLE, "1")
+    work.run("audit")
+    shard = f"results/generate/{work.run_hash()}/shard-0000.json"
+    done = work.run(shard, "--no-hooks")  # that is, nobody tells a daemon to stop
+    assert done.code == 0, done.output
+    assert not gpus.alive() and not list(gpus.folder.glob("tracemill-[!g]*"))
+    logs = work.out / "logs/servers/0000"
+    assert "server 0 on GPU 0 is ready" in (logs / "host.log").read_text()
+    assert '"stopped"' in (logs / "metrics.jsonl").read_text()
+    assert not (work.out / "logs/metrics.jsonl").exists()
 
 
 def test_a_silent_clamp_is_told(gpus: Gpus) -> None:

@@ -111,8 +111,11 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="another process"):
         wait_for(tmp_path, 0, 2, 0.3, said.append)
     assert len(said) == 1
+    assert first.wanted()
     first.close()
-    wait_for(tmp_path, 0, 2, 0.3, said.append).close()
+    second = wait_for(tmp_path, 0, 2, 0.3, said.append)
+    assert not second.wanted()
+    second.close()
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.binary(min_size=16, max_size=16))

@@ -19,7 +19,7 @@ from workflow_scripts.gpus import Gpu
 from workflow_scripts.host import Host, Job, Seat
 from workflow_scripts.identity import rehearsal_length
 from workflow_scripts.metrics import Metrics, counters
-from workflow_scripts.workflow import Run, open_shards
+from workflow_scripts.workflow import CLUSTER_VARIABLE, RETRY_VARIABLE, Run, open_shards
 
 
 class Told:
@@ -129,10 +129,21 @@ def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.Monk
     work = Workspace.create(tmp_path / "w", [chat("Question?")])
     work.configure(engine={"kind": "sglang", "python": "python"})
     monkeypatch.chdir(work.folder)
-    snakemake = SimpleNamespace(global_resources={})
+    given = SimpleNamespace(cores=7)
+    snakemake = SimpleNamespace(remote_exec=False, resource_settings=given, global_resources={})
     run = Run(load(work.config), snakemake)
     run.limit()
     assert snakemake.global_resources == {"place": 18} and run.threads() == 0
+    assert (run.cores, run.small, run.gpu) == (7, True, 1)
+    # on a cluster: these GPUs are the login node's
+    given.cores, snakemake.global_resources = None, {}
+    run.limit()
+    assert snakemake.global_resources == {} and run.cores == 1
+    # inside a job of it: the cores are the node's
+    given.cores, snakemake.remote_exec = 192, True
+    monkeypatch.setenv(CLUSTER_VARIABLE, "")
+    run.limit()
+    assert os.environ[CLUSTER_VARIABLE] and snakemake.global_resources == {} and run.cores == 1
 
 
 def test_free_places_are_noticed_while_shards_wait(tmp_path: Path) -> None:
@@ -179,3 +190,24 @@ def test_speed_counts_tokens_of_unfinished_answers(tmp_path: Path) -> None:
     assert speed(0, 104.0, 6000.0) == 1500.0
     assert speed(0, 105.0, 10.0) is None  # the server was started again: its counter too
     assert speed(0, 107.0, 3010.0) == 1500.0
+
+
+def test_a_clusters_job_counts_the_retry_as_its_snakemake_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snakemake on the node records the job's parameters, and its targets are not the user's: with
+    another count the next run would find the shard changed and do it again."""
+    work = Workspace.create(tmp_path / "w", [chat("Question?")])
+    monkeypatch.chdir(work.folder)
+    monkeypatch.setenv(RETRY_VARIABLE, "")  # so that it is gone again afterwards
+    monkeypatch.delenv(RETRY_VARIABLE)
+    wildcards = SimpleNamespace(shard="0000")
+
+    def count(remote: bool, targets: set[str]) -> int:
+        settings = SimpleNamespace(targets=targets)
+        snakemake = SimpleNamespace(remote_exec=remote, dag_settings=settings)
+        return Run(load(work.config), snakemake).retry_round(wildcards)
+
+    assert count(True, {"results/a"}) == count(False, {"all"}) == 0
+    on_login_node = count(False, {"retry_failed"})  # leaves its mark for jobs to inherit
+    assert on_login_node == count(True, {"results/a"}) == 1

@@ -464,6 +464,32 @@ def test_only_the_tail_of_a_huge_file_is_read(made: Made) -> None:
     assert files.bytes_read == 2 * TAIL_BYTES + len(line)
 
 
+def test_servers_of_jobs_on_a_cluster(made: Made) -> None:
+    """By hand: shards 0 and 1 run, each with a first server that its node calls number 0; that of
+    the finished shard 2 is of no interest any more."""
+    made.begin([10] * 3)
+    made.job(0, 10, 4, 0, 4000)
+    made.job(1, 10, 4, 0, 4000)
+    made.job(2, 10, 10, 0, 10000)
+    made.over(2, 10, 0, 10000, complete=10)
+    for k in range(3):
+        line = json.dumps(metrics("0", host=f"gpu{k}", tokens_per_s=100.0))
+        event = json.dumps({"t": NOW - k, "event": "ready", "server": "0", "text": "64 at once"})
+        made.put(f"logs/servers/{k:04d}/metrics.jsonl", f"{line}\n{event}\n")
+    files = Files()
+    state = made.state(files=files)
+    assert [(s.name, s.url) for s in state.servers] == [
+        ("0000/0", "gpu0:30000"),
+        ("0001/0", "gpu1:30000"),
+    ]
+    assert state.rate == 200.0
+    assert [text for _, text in state.events] == [
+        f"server {name}  ready  64 at once" for name in ("0000/0", "0001/0")
+    ]
+    made.over(1, 10, 0, 10000, complete=10)
+    assert [s.name for s in made.state(files=files).servers] == ["0000/0"]
+
+
 def test_the_first_partial_line_is_dropped(made: Made) -> None:
     made.begin([10])
     inner = json.dumps(metrics("inner"))

@@ -38,6 +38,10 @@ class TooManyFailed(Exception):
     """The shard's share of failed rows is over the limit; nothing is written out."""
 
 
+class TakenOver(Exception):
+    """Another job works on the shard from now on."""
+
+
 class Shard:
     """The state of one shard's generation.
 
@@ -174,6 +178,7 @@ class Shard:
 
         Raises:
             NoServer: no server answers any more.
+        TakenOver: another job goes on.
             OSError: the journal cannot be written.
         """
         waiting: asyncio.Queue[Row | None] = asyncio.Queue(maxsize=2 * CHUNK)
@@ -215,6 +220,8 @@ class Shard:
         while True:
             await asyncio.sleep(min(sync_s, REPORT_S))
             await asyncio.to_thread(self.journal.sync)
+            if await asyncio.to_thread(self.journal.wanted):
+                raise TakenOver("a job started later goes on with it from the journal")
             elapsed += min(sync_s, REPORT_S)
             if elapsed >= REPORT_S:
                 elapsed = 0.0
@@ -278,7 +285,7 @@ def generate(
         The counts that the .json file holds.
 
     Raises:
-        TooManyFailed, NoServer, OSError: nothing is written out, the journal stays.
+        TooManyFailed, TakenOver, NoServer, OSError: nothing is written out, the journal stays.
     """
     table = pq.read_table(shard_file)
     prompts = Prompts.from_config(config)
@@ -340,7 +347,7 @@ def main(argv: list[str] | None = None) -> int:
             args.output,
             retry_failed=bool(os.environ.get(RETRY_VARIABLE)),
         )
-    except (TooManyFailed, NoServer, EngineError, ConfigError, OSError) as error:
+    except (TooManyFailed, TakenOver, NoServer, EngineError, ConfigError, OSError) as error:
         say(f"shard {args.shard}: {error}")
         return 1
     except asyncio.CancelledError:

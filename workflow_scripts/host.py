@@ -6,7 +6,8 @@ the next one and no server drains; at the end of a run the last rows spread over
 job that dies gives its places back by its closed connection, and its requests are aborted.
 
 A server that ends, or stands still, is started again. The daemon ends with its servers when it is
-told to, or when no job has been connected for `engine.idle_s` and none is to come.
+told to, or when no job has been connected for `engine.idle_s` and none is to come. One that belongs
+to a single shard's job, on a cluster, ends when that job is gone.
 
 Messages are lines of JSON. Job: {"op": "hello", "spec", "shard", "concurrency"}, {"op": "take"},
 {"op": "free", "lease", "tokens", "fault"}, {"op": "stop"}. Daemon: {"capacity"}, {"lease", "url",
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -33,9 +35,9 @@ from workflow_scripts.engines import EngineError, Facts, http_transport
 from workflow_scripts.gpus import Gpu, lease, usable_gpus
 from workflow_scripts.host_places import spec
 from workflow_scripts.metrics import Metrics
-from workflow_scripts.progress import say
+from workflow_scripts.progress import logs_of, say
 from workflow_scripts.prompts import Prompts
-from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
+from workflow_scripts.server import CanaryFailed, Server, StartFailed, sglang_version, surprises
 from workflow_scripts.sglang_flags import nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
 from workflow_scripts.tuned import check_here
@@ -82,9 +84,20 @@ class Job:
 
 
 class Host:
-    """The daemon's state. Jobs are kept in the order they came."""
+    """The daemon's state. Jobs are kept in the order they came.
 
-    def __init__(self, config: Config, run_hash: str, seats: list[Seat], version: str = ""):
+    Args:
+        shard: the only shard whose job the daemon serves, on a cluster.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_hash: str,
+        seats: list[Seat],
+        version: str = "",
+        shard: str | None = None,
+    ):
         self.config = config
         self.run_hash = run_hash
         self.version = version
@@ -93,7 +106,8 @@ class Host:
         self.jobs: list[Job] = []
         self.fatal: str | None = None
         self.stopping = asyncio.Event()
-        self.metrics = Metrics(Path(config.output_dir) / "logs/metrics.jsonl")
+        self.shard = shard
+        self.metrics = Metrics(logs_of(config.output_dir, shard) / "metrics.jsonl")
         self.next_lease = 0
         self.last_job = time.monotonic()
 
@@ -179,6 +193,8 @@ class Host:
             self.jobs.remove(job)
         if not self.jobs:
             self.last_job = time.monotonic()
+            if self.shard is not None:
+                self.stopping.set()
         for name, seat in job.leases.items():
             seat.leases.pop(name, None)
             if seat.state == "ready" and seat.server and seat.server.engine:
@@ -272,7 +288,12 @@ class Host:
         ready = [seat for seat in self.seats if seat.state == "ready"]
         free = sum(seat.limit - len(seat.leases) for seat in ready)
         asked = any(job.waiting for job in self.jobs)
-        few = bool(self.jobs) and not asked and free * 5 > sum(seat.limit for seat in ready)
+        few = (
+            self.shard is None
+            and bool(self.jobs)
+            and not asked
+            and free * 5 > sum(seat.limit for seat in ready)
+        )
         return few and self._shards_left() > len(self.jobs)
 
     async def idle(self) -> None:
@@ -288,6 +309,8 @@ class Host:
 
     def _more_to_come(self) -> bool:
         """Whether the run still goes on and has shards left: Snakemake may take its time."""
+        if self.shard is not None:
+            return False
         return self._shards_left() > 0 and is_held(Path(self.config.output_dir) / ".lock")
 
     def _shards_left(self) -> int:
@@ -295,13 +318,13 @@ class Host:
         return self.config.shards - len(list(folder.glob("shard-*.json")))
 
 
-def lease_gpus(config: Config) -> list[Seat]:
+def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
     """Lease the GPUs to use.
 
     Raises:
         ConfigError: there are none, or all are taken.
     """
-    gpus = usable_gpus(config.engine.gpus)
+    gpus = usable_gpus(wanted)
     taken = [(gpu, lease(gpu)) for gpu in gpus]
     seats = [Seat(i, gpu, lock) for i, (gpu, lock) in enumerate(taken) if lock is not None]
     if not seats:
@@ -309,7 +332,7 @@ def lease_gpus(config: Config) -> list[Seat]:
     return seats
 
 
-async def run_host(run_file: Path, folder: Path) -> None:
+async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
     """Serve until told to stop, or idle. Prints one line when it listens."""
     config, identity = read_run(run_file)
     server = config.engine.server if isinstance(config.engine.server, dict) else {}
@@ -319,13 +342,16 @@ async def run_host(run_file: Path, folder: Path) -> None:
         say(warning)
     flags = translate({"enable_metrics": True, **server}, version)
     prompts = Prompts.from_config(config)
-    seats = lease_gpus(config)
+    # a cluster has chosen the GPUs of its job
+    seats = lease_gpus(config.engine.gpus if shard is None else "auto")
     if made_for := orjson.loads(run_file.read_bytes()).get("tuned"):
         check_here(config.output_dir, made_for, version, [seat.gpu for seat in seats])
-    logs = Path(config.output_dir) / "logs"
+    logs = logs_of(config.output_dir, shard)
     logs.mkdir(parents=True, exist_ok=True)
-    model = await asyncio.to_thread(staged, Path(config.model.path), config.engine.stage, say)
-    host = Host(config, identity["run_hash"], seats, version)
+    model, users = await asyncio.to_thread(
+        staged, Path(config.model.path), config.engine.stage, say
+    )
+    host = Host(config, identity["run_hash"], seats, version, shard)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, host.stopping.set)
@@ -348,39 +374,20 @@ async def run_host(run_file: Path, folder: Path) -> None:
             seat.state = "stopped"
             host.metrics.event(seat.number, "stopped", "")
         await host.metrics.write(seats)
-    if config.engine.stage and not config.engine.stage_keep:
-        unstage(model)
-
-
-async def sglang_version(python: str) -> str:
-    """The SGLang version that a Python has.
-
-    Raises:
-        ConfigError: the Python cannot be run or has no SGLang.
-    """
-    code = "import importlib.metadata as m; print(m.version('sglang'))"
-    try:
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
-        ) from None
-    out, errors = await process.communicate()
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
-    return out.decode().strip()
+    if shard is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    if users is not None and not config.engine.stage_keep:
+        unstage(model, users)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--folder", type=Path, required=True, help="folder for the socket")
+    parser.add_argument("--shard", help="serve the job of this shard only, and end with it")
     args = parser.parse_args(argv)
     try:
-        asyncio.run(run_host(args.run, args.folder))
+        asyncio.run(run_host(args.run, args.folder, args.shard))
     except ConfigError as error:
         print(orjson.dumps({"error": str(error)}).decode(), flush=True)
         return 1

@@ -3,8 +3,10 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,9 +21,11 @@ from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.dispatch import NoServer, Place
 from workflow_scripts.engines import EngineError, SGLang
 from workflow_scripts.identity import digest
-from workflow_scripts.workflow import runtime_dir
+from workflow_scripts.progress import logs_of
+from workflow_scripts.workflow import CLUSTER_VARIABLE, runtime_dir
 
 OTHER_GONE_S = 120.0  # for servers of an earlier configuration to stop
+END_S = 25.0  # for a daemon of one's own; shorter than the 30 s that Slurm gives a cancelled job
 
 
 def spec(config: Config, run_hash: str) -> str:
@@ -31,8 +35,18 @@ def spec(config: Config, run_hash: str) -> str:
     return digest(canonical(wanted), config.model.path, run_hash)
 
 
+def private_dir() -> Path:
+    """A new folder for the socket of a daemon of one's own; a short name, since socket paths are
+    limited and a cluster's TMPDIR may be deep."""
+    deep = len(tempfile.gettempdir()) > 60
+    return Path(tempfile.mkdtemp(prefix="tracemill-", dir="/tmp" if deep else None))
+
+
 class HostPlaces:
     """Places at the host's servers, granted by its daemon one by one.
+
+    Inside a cluster's job the daemon is the job's own: another job's would have other GPUs, and
+    would end with that job.
 
     Raises (while connecting):
         ConfigError: the daemon cannot start; it says why.
@@ -48,26 +62,34 @@ class HostPlaces:
         say: Callable[[str], None],
     ):
         self.config = config
+        name = f"{shard:04d}"
+        self.shard = name if CLUSTER_VARIABLE in os.environ else None  # of a daemon of its own
         self.hello = {
             "op": "hello",
             "spec": spec(config, run_hash),
-            "shard": f"{shard:04d}",
+            "shard": name,
             "concurrency": config.generate.concurrency,
         }
         self.end_ids = end_ids
         self.http = http
         self.say = say
-        self.folder = runtime_dir(config.output_dir)
+        self.folder = private_dir() if self.shard else runtime_dir(config.output_dir)
+        self.logs = logs_of(config.output_dir, self.shard)
         self.capacity = 0
         self._engines: dict[str, SGLang] = {}
         self._waiting: deque[asyncio.Future[Place]] = deque()
         self._held: set[str] = set()
         self._fatal: str | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "HostPlaces":
-        reader = await self._connect()
+        try:
+            reader = await self._connect()
+        except BaseException:
+            await self.__aexit__()
+            raise
         self._reader = asyncio.create_task(self._read(reader))
         return self
 
@@ -77,6 +99,16 @@ class HostPlaces:
             await asyncio.gather(self._reader, return_exceptions=True)
         if self._writer is not None:
             self._writer.close()
+        if self.shard is not None:
+            await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        """Wait for the job's own daemon, which ends with its only connection: what still runs when
+        a cluster's job ends is killed."""
+        if self._daemon is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._daemon.wait(END_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _connect(self) -> asyncio.StreamReader:
         """Connect to the daemon, starting it if need be, and agree on the servers."""
@@ -110,13 +142,14 @@ class HostPlaces:
             return await asyncio.open_unix_connection(path)
 
     def _start(self) -> None:
-        out = Path(self.config.output_dir)
-        command = [sys.executable, "-m", "workflow_scripts.host", "--run", str(out / "run.json")]
+        run = Path(self.config.output_dir) / "run.json"
+        command = [sys.executable, "-m", "workflow_scripts.host", "--run", str(run)]
         command += ["--folder", str(self.folder)]
-        (out / "logs").mkdir(parents=True, exist_ok=True)
+        command += ["--shard", self.shard] if self.shard is not None else []
+        self.logs.mkdir(parents=True, exist_ok=True)
         self.say("starting the host's daemon")
-        with (out / "logs/host.log").open("ab") as log:
-            process = subprocess.Popen(
+        with (self.logs / "host.log").open("ab") as log:
+            process = self._daemon = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                 start_new_session=True, env=os.environ,
             )  # fmt: skip
@@ -124,7 +157,7 @@ class HostPlaces:
         line = process.stdout.readline()
         answer = orjson.loads(line) if line.startswith(b"{") else {}
         if "ready" not in answer:
-            raise ConfigError(answer.get("error", f"the daemon ended; see {out}/logs/host.log"))
+            raise ConfigError(answer.get("error", f"the daemon ended; see {log.name}"))
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._writer is not None and not self._writer.is_closing():

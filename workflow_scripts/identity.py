@@ -309,6 +309,12 @@ def code(script: str) -> list[str]:
     return [shown(PACKAGE / f"{name}.py") for name in sorted(found)]
 
 
+def code_digest(script: str) -> str:
+    """Identity of what these files say. As a rule's parameter it does what they do as inputs."""
+    files = [Path(name) for name in code(script)]
+    return digest(*(part for path in files for part in (path.name, path.read_bytes())))
+
+
 def shown(path: Path) -> str:
     """The path as a rule names it: relative where it can be, so that a moved folder reruns
     nothing."""

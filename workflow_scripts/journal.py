@@ -8,6 +8,10 @@ whose checksum does not fit is skipped, so its row is asked again.
 A failure is final only once its shard was sealed, that is written out: a run that was stopped asks
 its failed rows again, and a shard that is rebuilt from its journal does not.
 
+One process at a time writes a journal. A job can outlive the Snakemake that started it, most of all
+on a cluster; the job of the next Snakemake says that it waits for the journal, and the older one,
+which nobody waits for any more, ends and leaves it the rest (`wait_for`, `Journal.wanted`).
+
 Journals are named shard-<k>.n<n>.jsonl for shard k of n. With another n, the journals that can hold
 a shard's rows are those whose range of row ids overlaps its own.
 """
@@ -25,6 +29,8 @@ import orjson
 
 from workflow_scripts.progress import naming
 
+# After the older job ended, its own Snakemake removes the outputs that it did not write.
+CLEARED_S = 5.0
 NAME = re.compile(r"shard-(\d{4})\.n(\d+)\.jsonl")
 
 
@@ -52,6 +58,10 @@ def overlapping(folder: Path, shard: int, shards: int) -> list[Path]:
             if k * shards < (shard + 1) * n and shard * n < (k + 1) * shards:
                 found.append(path)
     return [*found, own]
+
+
+def wanted_path(journal: Path) -> Path:
+    return journal.with_suffix(".wanted")
 
 
 def encode(record: dict[str, Any]) -> bytes:
@@ -97,6 +107,7 @@ class Journal:
         except OSError:
             self._own.close()
             raise
+        wanted_path(self.path).unlink(missing_ok=True)
         self._files: list[BinaryIO] = []
         for path in overlapping(folder, shard, shards):
             own = path == self.path
@@ -154,6 +165,10 @@ class Journal:
             self.failed[record["request"]] = place
         return place
 
+    def wanted(self) -> bool:
+        """Whether another job waits for this journal (over NFS it may take a minute to show)."""
+        return wanted_path(self.path).exists()
+
     def read(self, place: Place) -> dict[str, Any]:
         line = os.pread(self._files[place.file].fileno(), place.length, place.offset)
         record = decode(line)
@@ -179,8 +194,7 @@ class Journal:
 
 
 def wait_for(folder: Path, shard: int, shards: int, wait_s: float, say: Any) -> Journal:
-    """Open a shard's journal, waiting while another process writes it: a job can outlive the
-    Snakemake that started it.
+    """Open a shard's journal; while another process writes it, ask for it and wait.
 
     Raises:
         TimeoutError: the other process still writes after `wait_s` seconds.
@@ -189,8 +203,12 @@ def wait_for(folder: Path, shard: int, shards: int, wait_s: float, say: Any) -> 
     told = False
     while True:
         try:
-            return Journal(folder, shard, shards)
+            journal = Journal(folder, shard, shards)
+            if told:
+                time.sleep(CLEARED_S)
+            return journal
         except BlockingIOError:
+            wanted_path(journal_path(folder, shard, shards)).touch()
             if time.monotonic() > until:
                 path = journal_path(folder, shard, shards)
                 raise TimeoutError(
@@ -198,6 +216,6 @@ def wait_for(folder: Path, shard: int, shards: int, wait_s: float, say: Any) -> 
                     "end that process (fuser names it), then run again"
                 ) from None
             if not told:
-                say("another process still works on this shard; waiting for it to end")
+                say("another job still works on this shard; it is told to end")
                 told = True
             time.sleep(0.2)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class Metrics:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
+        self._host = socket.gethostname()
         self._before: dict[int, tuple[float, float]] = {}
 
     def event(self, server: int | None, what: str, text: str) -> None:
@@ -69,6 +71,7 @@ class Metrics:
                 {
                     "t": now,
                     "server": str(seat.number),
+                    "host": self._host,
                     "gpu": seat.gpu.uuid,
                     "url": server.engine.url if server and server.engine else None,
                     "state": seat.state,

@@ -20,8 +20,17 @@ STALE_S = 60.0  # a job silent for longer no longer counts into the rate
 
 
 def say(text: str) -> None:
-    """A line for the log and the terminal, with the time of day."""
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+    """A line for the log and the terminal, with the time of day. Who writes the log may be gone: a
+    signal to all of a job's processes ends `tee` before the job has put its things in order."""
+    with suppress(BrokenPipeError):
+        print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def logs_of(output_dir: str, shard: str | None) -> Path:
+    """Folder for the logs and metrics of a daemon: the host's, or that of one shard's job on a
+    cluster, where every file has one writer at a time."""
+    logs = Path(output_dir) / "logs"
+    return logs if shard is None else logs / "servers" / shard
 
 
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:

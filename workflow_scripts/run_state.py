@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.progress import STALE_S
+from workflow_scripts.progress import STALE_S, logs_of
 
-TAIL_BYTES = 1 << 20  # of metrics.jsonl: the most that one look reads
+TAIL_BYTES = 1 << 20  # of a metrics file: the most that one look reads
 SILENT_S = 15.0  # a server whose last line is older is marked stale
 MEAN_S = 300.0  # speeds are means over this time: a server's counter moves in steps
 RECENT_SHOWN, EVENTS_SHOWN = 5, 4
@@ -75,14 +75,15 @@ class State:
 
 class Files:
     """What earlier looks found, so that a look reads only what is new: small files are known by
-    inode, size and time, metrics.jsonl by how far it was read."""
+    inode, size and time, metrics files by how far they were read."""
 
     def __init__(self) -> None:
-        self.bytes_read = 0  # of metrics.jsonl
-        self.servers: dict[str, Server] = {}
-        self.events: deque[Note] = deque(maxlen=EVENTS_SHOWN)
+        self.metrics: dict[str | None, MetricsFile] = {}
         self._small: dict[Path, tuple[tuple[int, ...], dict[str, Any]]] = {}
-        self._inode = self._offset = 0
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(file.bytes_read for file in self.metrics.values())
 
     def small(self, path: Path) -> dict[str, Any]:
         """A file's JSON object; the one before while it is torn, or an empty one."""
@@ -98,6 +99,30 @@ class Files:
         except (OSError, ValueError):
             pass
         return content
+
+    def follow(self, output_dir: Path, shards: list[str]) -> None:
+        """Read what is new of the host's metrics and of those of these shards' jobs on a cluster,
+        and forget those of other shards."""
+        wanted = (None, *shards)
+        self.metrics = {shard: self.metrics.get(shard) or MetricsFile(shard) for shard in wanted}
+        for shard, file in self.metrics.items():
+            file.follow(logs_of(str(output_dir), shard) / "metrics.jsonl")
+
+
+class MetricsFile:
+    """What a daemon's metrics file says, as far as it was read.
+
+    Args:
+        shard: whose job on a cluster wrote it; its servers are named after it, since there every
+            job's first server is number 0.
+    """
+
+    def __init__(self, shard: str | None) -> None:
+        self.shard = shard
+        self.bytes_read = 0
+        self.servers: dict[str, Server] = {}
+        self.events: deque[Note] = deque(maxlen=EVENTS_SHOWN)
+        self._inode = self._offset = 0
 
     def follow(self, path: Path) -> None:
         """Read the whole lines that came since the last look, at most the last TAIL_BYTES."""
@@ -128,6 +153,8 @@ class Files:
         if not isinstance(found, dict) or (when := number(found.get("t"))) is None:
             return
         name, event = found.get("server"), found.get("event")
+        if name is not None and self.shard is not None:
+            name = f"{self.shard}/{name}"
         if event is not None:
             words = ["-" if name is None else f"server {name}", event, found.get("text") or ""]
             self.events.appendleft((when, "  ".join(map(clean, words))))
@@ -140,6 +167,8 @@ class Files:
             if (speed := values.get("tokens_per_s")) is not None:
                 speeds.append((when, speed))
             url = clean(found.get("url") or "")
+            if self.shard is not None and url:  # which listens on its own node only
+                url = f"{clean(found.get('host') or '?')}:{url.rpartition(':')[2]}"
             self.servers[name] = Server(name, state, url, when, values, speeds)
 
 
@@ -188,9 +217,12 @@ def read_state(path: Path, now: float, files: Files | None = None) -> State:
     if found := section(run, "identity").get("run_hash"):
         state.run_hash = clean(found)
         job_rates = _read_shards(state, now, files, manifest, section(run, "config"))
-    files.follow(path / "logs/metrics.jsonl")
-    state.servers = sorted(files.servers.values(), key=lambda s: (len(s.name), s.name))
-    state.events = list(files.events)
+    # on a cluster the servers of finished shards, which may be thousands, are of no interest
+    files.follow(path, [f"{shard[0]:04d}" for shard in state.running])
+    found_servers = [s for file in files.metrics.values() for s in file.servers.values()]
+    state.servers = sorted(found_servers, key=lambda s: (len(s.name), s.name))
+    notes = [note for file in files.metrics.values() for note in file.events]
+    state.events = sorted(notes, key=lambda note: -note[0])[:EVENTS_SHOWN]
     said = [s.rate for s in state.servers if now - s.time <= SILENT_S]
     rates = [rate for rate in said if rate is not None]
     # where no server tells its speed: that of completed rows, as the jobs measure it

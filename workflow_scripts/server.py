@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,16 +48,43 @@ def _end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def free_port(avoid: Iterable[int], offset: int) -> int:
-    """A TCP port that nobody listens on, searched from PORTS[offset] on."""
-    taken = set(avoid)
+async def sglang_version(python: str) -> str:
+    """The SGLang version that a Python has.
+
+    Raises:
+        ConfigError: the Python cannot be run or has no SGLang.
+    """
+    code = "import importlib.metadata as m; print(m.version('sglang'))"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
+        ) from None
+    out, errors = await process.communicate()
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
+    return out.decode().strip()
+
+
+def claim_port(offset: int) -> tuple[int, socket.socket]:
+    """A TCP port that nobody listens on, searched from PORTS[offset] on, and a claim to it.
+
+    A server takes half a minute until it listens, and another daemon of this host may look for a
+    port meanwhile. The claim is an abstract Unix socket: like ports, and unlike a file in a job's
+    private /tmp, it belongs to the network namespace, and it is gone when its process is.
+    """
     for step in range(len(PORTS)):
         port = PORTS[(offset + step) % len(PORTS)]
-        if port in taken:
-            continue
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, suppress(OSError):
+            claim.bind(f"\0tracemill-port-{port}")
             probe.bind(("127.0.0.1", port))
-            return port
+            return port, claim
+        claim.close()
     raise StartFailed(f"no free port from {PORTS[0]} to {PORTS[-1]}")
 
 
@@ -103,6 +130,7 @@ class Server:
         self.engine: SGLang | None = None
         self.started = 0.0
         self._name = ""
+        self._claims: list[socket.socket] = []
         self._log_start = 0
 
     # ---- start ----
@@ -118,7 +146,9 @@ class Server:
         await self._wait_for_memory()
         ports: list[int] = []
         for _ in range(2):
-            ports.append(free_port(ports, 100 * self.number))
+            port, claim = claim_port(100 * self.number)
+            ports.append(port)
+            self._claims.append(claim)
         self._name = f"tracemill-{secrets.token_hex(8)}"
         command = [self.config.engine.python, "-m", "sglang.launch_server"]
         command += ["--model-path", str(self.model), "--served-model-name", self._name]
@@ -235,6 +265,13 @@ class Server:
 
     async def stop(self) -> None:
         """End the whole process group, by force where it does not end by itself."""
+        try:
+            await self._end_group()
+        finally:
+            while self._claims:
+                self._claims.pop().close()
+
+    async def _end_group(self) -> None:
         if self.process is None:
             return
         group = self.process.pid

@@ -4,7 +4,9 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from workflow_scripts.config import ConfigError
 from workflow_scripts.identity import digest
@@ -13,8 +15,11 @@ SPARE = 1 << 30  # bytes left free beside the copy
 DONE = ".staged"
 
 
-def staged(model: Path, stage: str | None, say: Callable[[str], None]) -> Path:
-    """The folder to load the model from: its copy under `stage`, or itself without one.
+def staged(
+    model: Path, stage: str | None, say: Callable[[str], None]
+) -> tuple[Path, IO[str] | None]:
+    """The folder to load the model from: its copy under `stage`, or itself without one; and the
+    hold on the copy, to be kept open as long as it is used.
 
     A whole copy that is there already is used; a half one is made again. Only one process copies.
 
@@ -22,19 +27,20 @@ def staged(model: Path, stage: str | None, say: Callable[[str], None]) -> Path:
         ConfigError: there is not enough room.
     """
     if stage is None:
-        return model
+        return model, None
     files = [path for path in sorted(model.rglob("*")) if path.is_file()]
     sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
     name = digest(str(model.resolve()), *(f"{n} {s}" for n, s in sizes.items()))[:12]
     copy = Path(stage) / f"tracemill-{os.getuid()}-{name}"
     try:
-        lock = (Path(stage) / f"{copy.name}.lock").open("a")
+        lock = _locked(copy)
     except OSError as error:
         raise ConfigError(f"engine.stage: {stage} cannot be written: {error.strerror}") from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        users = _beside(copy, "users").open("a")
+        fcntl.flock(users, fcntl.LOCK_SH)
         if (copy / DONE).exists():
-            return copy
+            return copy, users
         shutil.rmtree(copy, ignore_errors=True)
         need, free = sum(sizes.values()), shutil.disk_usage(stage).free
         if need + SPARE > free:
@@ -45,10 +51,32 @@ def staged(model: Path, stage: str | None, say: Callable[[str], None]) -> Path:
         say(f"copying the model to {copy} ({need / 2**30:.1f} GiB)")
         shutil.copytree(model, copy)
         (copy / DONE).touch()
-    return copy
+    return copy, users
 
 
-def unstage(copy: Path) -> None:
-    """Remove a staged copy."""
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
+def unstage(copy: Path, users: IO[str]) -> None:
+    """Remove a staged copy, unless another daemon of this host uses it too."""
+    with _locked(copy), users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+        shutil.rmtree(copy, ignore_errors=True)
+        _beside(copy, "users").unlink(missing_ok=True)
+        _beside(copy, "lock").unlink(missing_ok=True)
+
+
+def _beside(copy: Path, what: str) -> Path:
+    return copy.with_name(f"{copy.name}.{what}")
+
+
+def _locked(copy: Path) -> IO[str]:
+    """The lock that who looks at a copy, makes or removes it holds meanwhile."""
+    path = _beside(copy, "lock")
+    while True:
+        lock = path.open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                return lock
+        lock.close()  # removed while we waited for it

@@ -26,12 +26,11 @@ from workflow_scripts import tune_judge as judge
 from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.engines import http_transport
 from workflow_scripts.gpus import Gpu, lease, usable_gpus
-from workflow_scripts.host import sglang_version
 from workflow_scripts.identity import digest
 from workflow_scripts.plan_sizes import OWN_GIB
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.prompts import Prompts
-from workflow_scripts.server import CanaryFailed, Server, StartFailed, surprises
+from workflow_scripts.server import CanaryFailed, Server, StartFailed, sglang_version, surprises
 from workflow_scripts.sglang_flags import SIMULATIONS, nearest, refuse_simulation, translate
 from workflow_scripts.staging import staged, unstage
 from workflow_scripts.tune_candidates import Candidate, Maker, read_named
@@ -120,7 +119,7 @@ class Tune:
         for candidate in self.candidates:
             say(f"{candidate.name}: {expected(candidate)}")
         stage = self.config.engine.stage
-        model = await asyncio.to_thread(staged, Path(self.config.model.path), stage, say)
+        model, users = await asyncio.to_thread(staged, Path(self.config.model.path), stage, say)
         logs = self.out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         try:
@@ -141,8 +140,8 @@ class Tune:
                 if result.status == "wrong":
                     raise CanaryFailed(result.reason)
         finally:
-            if stage and not self.config.engine.stage_keep:
-                unstage(model)
+            if users is not None and not self.config.engine.stage_keep:
+                unstage(model, users)
 
     async def _one(
         self, number: int, candidate: Candidate, key: str, model: Path, logs: Path

@@ -34,6 +34,9 @@ def open_shards(gpus: int) -> int:
 
 RETRY_TARGET = "retry_failed"
 RETRY_VARIABLE = "TRACEMILL_RETRY_FAILED"
+# Set inside a cluster's job: its servers are its own, and end with it.
+CLUSTER_VARIABLE = "TRACEMILL_CLUSTER_JOB"
+SMALL_BYTES = 16 << 20  # of input: some 20,000 prompts, minutes of work for one core in all
 
 
 class Run:
@@ -111,9 +114,13 @@ class Run:
         on the command line wins.
 
         More than there are GPUs, so that the last requests of a shard never leave a server short
-        of work. Where no GPU is found nothing is limited here: this may be the login node of
-        a cluster.
+        of work. On a cluster, where Snakemake is given no cores, `jobs` is the limit.
         """
+        if self.workflow.remote_exec:  # one job on a cluster's node
+            os.environ[CLUSTER_VARIABLE] = "1"
+            return
+        if self.workflow.resource_settings.cores is None:
+            return
         if self.config.engine.kind != "sglang":
             places = 1
         else:
@@ -122,6 +129,24 @@ class Run:
             except ConfigError:
                 return
         self.workflow.global_resources.setdefault("place", places)
+
+    @property
+    def cores(self) -> int:
+        """Threads of a rule that uses all cores. On a cluster the profile says how many a job gets
+        (set-threads); the cores of whatever node it runs on are not all its own."""
+        given = self.workflow.resource_settings.cores
+        return 1 if given is None or self.workflow.remote_exec else given
+
+    @property
+    def small(self) -> bool:
+        """Whether all stages but generation may run where Snakemake runs, which on a cluster is
+        the login node: they take less time than their jobs would wait."""
+        return sum(Path(path).stat().st_size for path in self.inputs) <= SMALL_BYTES
+
+    @property
+    def gpu(self) -> int:
+        """GPUs of a generating job on a cluster; on one host the daemon shares them out."""
+        return 1 if self.config.engine.kind == "sglang" else 0
 
     def threads(self) -> int:
         """Cores that a generating job counts for: with servers elsewhere it only waits, and more
@@ -142,7 +167,8 @@ class Run:
         shard, targets = wildcards.shard, self.workflow.dag_settings.targets
         folder = Path(f"{self.out}/generate/{self.hash}")
         done = read_round(folder / "journal", shard, self.config.shards)
-        if RETRY_TARGET not in (targets or ()):
+        asked = RETRY_TARGET in (targets or ())
+        if not asked and not (self.workflow.remote_exec and RETRY_VARIABLE in os.environ):
             return done
         os.environ[RETRY_VARIABLE] = "1"  # jobs on other machines inherit it
         try:
@@ -202,17 +228,22 @@ def hold(path: Path) -> IO[str]:
     """Lock a file for this process.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or files cannot be locked there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         lock.seek(0)
         raise ConfigError(
             f"{path.parent}: another run works there (process and host: {lock.read().strip()}); "
             "wait for it to end, or set another output_dir"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the file system cannot lock files ({error.strerror}); a Lustre client must "
+            "be mounted with -o flock; else set output_dir to another file system"
         ) from None
     lock.seek(0)
     lock.truncate()
@@ -224,8 +255,8 @@ def hold(path: Path) -> IO[str]:
 def is_held(path: Path) -> bool:
     """Whether a living process holds a lock file."""
     try:
-        with path.open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with path.open("r") as lock:  # NFS grants a file open for reading only shared locks
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

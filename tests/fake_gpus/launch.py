@@ -50,6 +50,8 @@ def main() -> None:
         "nccl_port": int(given["--nccl-port"]),
         "argv": sys.argv[3:],
         "accept": os.environ.get("SGLANG_SIMULATE_ACC_LEN"),
+        "node": os.environ.get("SLURMD_NODENAME"),
+        "given": os.environ.get("SLURM_STEP_GPUS"),  # by Slurm, whatever the job sees
     }
     path = Path(os.environ["FAKE_STARTS"])
     with path.open("a") as f:

@@ -145,7 +145,7 @@ def test_the_fingerprint_follows_the_content(dataset: Path) -> None:
 def test_drafters_alone_learn_what_is_for_them(dataset: Path) -> None:
     write(dataset, drafter_00000=[row("e", [1, 2], 1, [ASK, PLAIN])])
     told = write_exports(dataset, ["messages", "specforge", "speculators"])
-    assert [told["messages"][side]["rows"] for side in ("train", "drafter")] == [3, 1]
+    assert told["messages"].keys() == {"train", "validation"}
     assert told["specforge"] == {"train": {"rows": 5}, "validation": {"rows": 1}}
     made = lines(dataset / "exports/specforge/train.jsonl")
     assert [json.loads(line)["id"] for line in made] == ["a-0", "a-1", "b-0", "c-0", "e-0"]

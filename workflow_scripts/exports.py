@@ -208,7 +208,6 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
     """Write the forms `names` of a finished dataset folder under its `exports/`.
 
     Memory: one batch of rows. Files appear only when they are whole.
-
     Returns:
         For each form and side what was written: `rows`, and `left_out` where text cannot say it.
 
@@ -225,12 +224,13 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
         out = dataset / FOLDER / name
         if name in TEXT:
             write = partial(write_text, form=TEXT[name])
-            told[name] = {side: write(of, out / f"{side}.jsonl") for side, of in found.items()}
+            both = {"train": found["train"], HELD_OUT: held_out}
+            told[name] = {side: write(of, out / f"{side}.jsonl") for side, of in both.items()}
         elif name == "specforge":
-            both = {"train": [*found["train"], *more], HELD_OUT: held_out}
+            both = {"train": found["train"] + more, HELD_OUT: held_out}
             told[name] = {side: write_ids(of, out / f"{side}.jsonl") for side, of in both.items()}
         else:
-            told[name] = {"train": speculators([*found["train"], *more], held_out, out)}
+            told[name] = {"train": speculators(found["train"] + more, held_out, out)}
     return told
 
 

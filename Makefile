@@ -6,8 +6,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL := models/smollm2-135m-instruct
-# compiled files are not needed to install; Python makes them when it first imports
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes
+# Compiled files are not needed to install; Python makes them when it first imports, unless it is told
+# not to, as in many containers: then every job would compile a second's worth of packages anew.
+COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(COMPILE) --require-hashes
 
 .PHONY: help demo setup slurm test test-all check format docs lock sglang clean
 

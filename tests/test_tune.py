@@ -40,6 +40,7 @@ def test_the_ready_candidates_are_predicted_as_real_servers_reported(shape: Path
     assert isinstance(config.engine.server, dict)
     maker = Maker(shape, config.engine.server, "0.5.11", H200, 143_771)
     found = {c.name: c for c in maker.all(read_named(NAMED), 4)}
+    assert [c.name for c in maker.all(read_named(NAMED), 2)] == [*found][:2]
     assert len(found) == 4 and [c.speculative for c in found.values()] == [True, True, False, False]
     for name, (running, tokens) in RECORDED.items():
         plan = found[name].plan

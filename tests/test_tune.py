@@ -40,6 +40,7 @@ def test_the_ready_candidates_are_predicted_as_real_servers_reported(shape: Path
     assert isinstance(config.engine.server, dict)
     maker = Maker(shape, config.engine.server, "0.5.11", H200, 143_771)
     found = {c.name: c for c in maker.all(read_named(NAMED), 4)}
+    assert [c.name for c in maker.all(read_named(NAMED), 2)] == [*found][:2]
     assert len(found) == 4 and [c.speculative for c in found.values()] == [True, True, False, False]
     for name, (running, tokens) in RECORDED.items():
         plan = found[name].plan
@@ -222,6 +223,9 @@ def test_what_a_window_cannot_show_is_said() -> None:
     (said,) = judge.concerns(replace(result("a", 100), reported=few))
     # answers of 100 to 299: E[L^2] / (2 E[L]) = 108, with a prompt of 10: 118 a request
     assert "the 400 KV tokens are full with 3 requests, not 8" in said
+    young = [answered(50, ended=False) for _ in range(9)]
+    (said,) = judge.concerns(replace(result("a", 100), answers=young))
+    assert said.startswith("0 answers ended while 8 ran at once")
     eager = result("b", 100, speculative=True, predicted={"drafts": 4})
     eager.samples = [s | {"accept_length": 3.9} for s in eager.samples]
     (said,) = judge.concerns(eager)

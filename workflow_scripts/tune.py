@@ -101,6 +101,7 @@ class Tune:
             rehearsal,
         ]
         parts += [accept, self.sample.key, window, self.config.engine.rehearsal_tokens]
+        parts += [self.config.generate.concurrency, self.config.dataset.filters.loop_threshold]
         return digest(canonical(parts), canonical(self.config.sampling))
 
     def results(self) -> list[Result]:

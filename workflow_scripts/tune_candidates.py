@@ -149,6 +149,7 @@ class Maker:
         for name, changes in named.items():
             found.append(self.make(name, "named by the user", changes))
             self._refuse_same(found)
+        del found[most:]  # all were checked; the same command with a larger number goes on
         seen = {_alike(c) for c in found if c.plan}
         for candidate in self._planned(base):
             if len(found) >= most:

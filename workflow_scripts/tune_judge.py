@@ -293,6 +293,11 @@ def concerns(result: Result) -> list[str]:
                 f"requests held {now.held:,.0f} tokens at the end of the measurement, in a long "
                 f"run they hold {more}{later:,.0f}: attention takes longer then"
             )
+    if size and now.running and size.ended < now.running:
+        found.append(
+            f"{size.ended:,} answers ended while {now.running:,.0f} ran at once: its speed holds "
+            "little of the time that new prompts take; a longer --window-s holds more"
+        )
     if abs(change := trend(result.rates)) > DRIFT:
         found.append(f"its speed changed by {change:+.0%} during the measurement")
     if result.faults:

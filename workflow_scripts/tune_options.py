@@ -7,6 +7,7 @@ import yaml
 
 from workflow_scripts.config import Config, ConfigError, load
 from workflow_scripts.identity import rehearsal_length
+from workflow_scripts.tune_candidates import plain
 from workflow_scripts.tune_sample import Sample
 
 
@@ -42,7 +43,8 @@ def configured(args: argparse.Namespace) -> Config:
             "--accept-length: a simulated accept length makes answers garbage; only with "
             "--rehearsal"
         )
-    dummy = (config.engine.server == "auto") or config.engine.server.get("load_format") == "dummy"
+    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    dummy = any(plain(k) == "load_format" and v == "dummy" for k, v in server.items())
     if config.engine.rehearsal and dummy and not config.engine.rehearsal_tokens:
         raise ConfigError(
             "engine.rehearsal_tokens: dummy weights never stop by themselves; set the answers' "

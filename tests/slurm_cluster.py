@@ -132,7 +132,15 @@ class Cluster:
         if self.alive():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("state", "log", "bin", "dev", "munge", *(f"spool-{n}" for n in self.nodes)):
+        for name in (
+            "state",
+            "log",
+            "bin",
+            "dev",
+            "tmp",
+            "munge",
+            *(f"spool-{n}" for n in self.nodes),
+        ):
             (self.folder / name).mkdir(exist_ok=True)
         self._configure()
         try:

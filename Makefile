@@ -61,7 +61,7 @@ test: setup $(VENV)/dev.done
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: setup $(VENV)/dev.done slurm
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rs
 
 check: setup $(VENV)/dev.done
 	$(BIN)/ruff format --check .

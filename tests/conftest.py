@@ -23,6 +23,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+# A run starts some twenty Python programs; where none may keep what it compiles, each compiles all
+# of the workflow's modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Slow, shared machines: no example fails for its time.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")

@@ -2,7 +2,9 @@ rule merge:
     input:
         shards=expand(rules.generate.output.rows, shard=RUN.shards),
         counts=expand(rules.generate.output.counts, shard=RUN.shards),
-        kept=rules.shard.output.kept,
+        # a path: where a rule names another's output, Snakemake hashes each list whole once for each
+        # of its files, which takes longer than all else with thousands of shards
+        kept=f"{OUT}/shards/kept.parquet",
         code=code("merge"),
     output:
         completions=f"{OUT}/merged/completions.parquet",

@@ -7,7 +7,6 @@ rule report:
         audit=rules.audit.output.report,
         rows=rules.audit.output.rows,
         manifest=rules.shard.output.manifest,
-        counts=rules.merge.input.counts,
         completions=rules.merge.output.completions,
         failed=rules.merge.output.failed,
         dataset=rules.dataset.output,

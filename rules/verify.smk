@@ -8,8 +8,6 @@ rule verify:
         rows=rules.audit.output.rows,
         rejected=rules.audit.output.rejected,
         kept=rules.shard.output.kept,
-        shards=rules.shard.output.shards,
-        generated=rules.merge.input.shards,
         completions=rules.merge.output.completions,
         failed=rules.merge.output.failed,
         dataset=rules.dataset.output,

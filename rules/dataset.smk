@@ -7,6 +7,9 @@ rule dataset:
         completions=rules.merge.output.completions,
         audit=rules.audit.output.report,
         code=code("dataset"),
+        templates=[
+            shown(PACKAGE / f"dataset_{name}.j2") for name in ("page.html", "card.md")
+        ],
     output:
         directory(f"{OUT}/dataset"),
     log:

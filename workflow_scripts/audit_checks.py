@@ -14,7 +14,7 @@ import polars as pl
 from workflow_scripts.audit_scans import visible
 from workflow_scripts.config_audit import Audit, Rules
 from workflow_scripts.contamination import HeldOut
-from workflow_scripts.conversation import Reject, read_conversation
+from workflow_scripts.conversation import Reject, asked, read_conversation
 from workflow_scripts.near_duplicates import clusters
 from workflow_scripts.read_input import input_files, read_lines
 from workflow_scripts.tables import read_batches
@@ -25,18 +25,12 @@ LARGEST = 5  # clusters shown
 EXAMPLES = 5
 
 
-def asked(messages: str) -> str:
-    """The user's texts of a conversation in its JSON form."""
-    turns = orjson.loads(messages)
-    return "\n".join(m["content"] for m in turns if m["role"] == "user" and m["content"])
-
-
 def prompts(rows: Path) -> Iterator[tuple[str, str]]:
     """Where each accepted row stands, and what its user asks."""
     for batch in read_batches(rows, 1024):
         columns = (batch.column(name).to_pylist() for name in ("source", "line", "messages"))
         for source, line, messages in zip(*columns, strict=True):
-            yield f"{source}:{line}", asked(messages)
+            yield f"{source}:{line}", asked(orjson.loads(messages))
 
 
 def languages(rows: Path) -> dict[str, Any]:
@@ -46,9 +40,8 @@ def languages(rows: Path) -> dict[str, Any]:
     ids = pl.scan_parquet(rows).select("row_id").collect()["row_id"]
     last = ids.sort()[min(SAMPLED, len(ids)) - 1] if len(ids) else ""
     found = pl.scan_parquet(rows).filter(pl.col("row_id") <= last).select("messages").collect()
-    counts = Counter(
-        py3langid.classify(asked(messages)[:LANGUAGE_CHARS])[0] for messages in found["messages"]
-    )
+    texts = (asked(orjson.loads(messages)) for messages in found["messages"])
+    counts = Counter(py3langid.classify(text[:LANGUAGE_CHARS])[0] for text in texts)
     return {"sampled": found.height, "counts": dict(counts.most_common())}
 
 

@@ -11,14 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_scripts.report import NEW, Json
-from workflow_scripts.visible import CAP, CONTROL
+from workflow_scripts.visible import CAP, CONTROL, environment
 
 TEMPLATE = Path(__file__).with_name("audit_page.html.j2")
 LINE = 240  # characters of a text shown in a table's cell
@@ -236,14 +235,8 @@ def page(report: Json) -> str:
     Args:
         report: the object in audit/report.json.
     """
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters |= {
+    made = environment(finalize=lambda value: visible(value) if type(value) is str else value)
+    made.filters |= {
         "n": number,
         "percent": percent,
         "money": lambda amount: f"{amount:,.2f}",
@@ -273,4 +266,4 @@ def page(report: Json) -> str:
             "positions": along(report["positions"], report["thresholds"]),
         },
     }
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)
+    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)

@@ -176,6 +176,11 @@ def _split_reasoning(turn: Turn, rules: Rules, used: list[str]) -> None:
         turn.reasoning, turn.content = before.strip("\n"), after.lstrip("\n")
 
 
+def asked(messages: list[dict[str, Any]]) -> str:
+    """The user's texts of a conversation."""
+    return "\n".join(m["content"] for m in messages if m["role"] == "user" and m["content"])
+
+
 def prompt_hash(messages: list[dict[str, Any]]) -> str:
     """Hash of the system and user texts: equal for conversations that ask the same."""
     return digest(*(f"{m['role']}\n{m['content']}" for m in messages if m["role"] != "assistant"))

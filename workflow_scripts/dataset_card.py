@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from workflow_scripts.config import Config
 from workflow_scripts.progress import write_atomically
+from workflow_scripts.visible import environment
 
 TEMPLATE = Path(__file__).with_name("dataset_card.md.j2")
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
@@ -42,15 +42,11 @@ def write_card(
         audit: what audit/report.json holds, if there was an audit.
         exports: what write_exports wrote.
     """
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["n"] = lambda number: f"{number:,}"
-    environment.filters["percent"] = lambda share: f"{100 * share:.1f} %"
+    made = environment(html=False)
     # user's texts in a table's cell: no line may end it, no bar split it
-    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    made.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
     front = yaml.safe_dump(front_matter(config, stats["rows"]), sort_keys=False)
-    text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    text = made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         front=front,
         config=config,
         stats=stats,

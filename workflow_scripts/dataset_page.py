@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from workflow_scripts.prompts import Prompts
 from workflow_scripts.samples import Ids, Sample
-from workflow_scripts.visible import shown
+from workflow_scripts.visible import environment, shown
 
 TEMPLATE = Path(__file__).with_name("dataset_page.html.j2")
 KEPT = 6  # samples shown of each side and class
@@ -100,14 +99,8 @@ class Gallery:
 
     def page(self, stats: dict[str, Any]) -> str:
         """The page as HTML; whatever is not marked as safe is escaped."""
-        environment = jinja2.Environment(
-            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        environment.filters |= {
-            "n": lambda number: f"{number:,}",
-            "percent": lambda share: f"{100 * share:.1f} %",
-            "shown": shown,
-        }
-        return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        made = environment()
+        made.filters["shown"] = shown
+        return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
             stats=stats, kept=sorted(self._kept.items()), dropped=self._dropped
         )

@@ -8,24 +8,22 @@ them, since a template would write an end that the model never did.
 
 import argparse
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from workflow_scripts.progress import naming, say, write_atomically
+from workflow_scripts.progress import appearing, say, write_atomically
 from workflow_scripts.tables import IDS, read_batches
+from workflow_scripts.training_table import side_files
 
 BATCH = 512
 FOLDER = "exports"
-# Parquet files of a dataset are named <side>-<number>.parquet; `rejected.parquet` has no number.
 HELD_OUT = "validation"
 DRAFTER = "drafter"  # what only a drafter's training adds: all that SpecForge and speculators do
 # Text of these classes would come back closed: with </think> or an end token never generated.
@@ -50,9 +48,7 @@ def sides(dataset: Path) -> dict[str, list[Path]]:
     Raises:
         ValueError: the folder holds no training files.
     """
-    found: dict[str, list[Path]] = {}
-    for file in sorted(dataset.glob("*-[0-9]*.parquet")):
-        found.setdefault(file.name.rsplit("-", 1)[0], []).append(file)
+    found = side_files(dataset)
     if "train" not in found:
         raise ValueError(f"{dataset}: no train-*.parquet; give the dataset folder of a run")
     return found
@@ -89,6 +85,7 @@ def write_text(files: list[Path], out: Path, form: Callable[[list[Message]], Any
     columns but `id`: SpecForge hands any other to the chat template as a variable."""
     rows = cut = 0
     columns = ["row_id", "turn", "class", "messages"]
+    out.parent.mkdir(parents=True, exist_ok=True)
     with appearing(out) as f:
         for batch in batches(files, columns):
             for row in batch.to_pylist():
@@ -104,6 +101,7 @@ def write_text(files: list[Path], out: Path, form: Callable[[list[Message]], Any
 def write_ids(files: list[Path], out: Path) -> Count:
     """SpecForge's pre-tokenized prompts: a line is {id, input_ids, loss_mask}."""
     rows = 0
+    out.parent.mkdir(parents=True, exist_ok=True)
     with appearing(out) as f:
         for batch in batches(files, ["row_id", "turn", "input_ids", "loss_mask"]):
             names = zip(batch["row_id"].to_pylist(), batch["turn"].to_pylist(), strict=True)
@@ -168,21 +166,6 @@ def batches(files: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatc
     for file in files:
         for batch in read_batches(file, BATCH):
             yield batch.select(columns)
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is whole and on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        with naming(part), part.open("wb") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def speculators(learnt: list[Path], held_out: list[Path], out: Path) -> dict[str, Any]:

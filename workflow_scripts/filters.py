@@ -18,7 +18,7 @@ from workflow_scripts.audit_checks import held_out_sets
 from workflow_scripts.audit_scans import folded, response_class, script
 from workflow_scripts.config import Config
 from workflow_scripts.conversation import Turn
-from workflow_scripts.loops import Loop, find
+from workflow_scripts.loops import find
 from workflow_scripts.prompts import Prompts
 from workflow_scripts.samples import Sample
 from workflow_scripts.survey import Survey, answer_key
@@ -83,9 +83,8 @@ class Filters:
     def reason(self, sample: Sample) -> Found | None:
         """The first filter that drops the sample by itself."""
         settings, kind, generated = self.settings, sample.fields["class"], len(sample.output_ids)
-        loop = find(sample.output_ids)
-        sample.fields["loop_score"] = loop.score if loop else 0.0
-        self._found_loop = loop
+        sample.loop = find(sample.output_ids)
+        sample.fields["loop_score"] = sample.loop.score if sample.loop else 0.0
         if sample.fault:
             return "template_refused", sample.fault
         if not generated:
@@ -128,7 +127,7 @@ class Filters:
         return f"{self.prompts.decode([[int(ids[extra])]])[0]} at id {extra} of the completion"
 
     def _loop(self, sample: Sample) -> str | None:
-        loop: Loop | None = self._found_loop
+        loop = sample.loop
         if loop is None or loop.score < self.settings.filters.loop_threshold:
             return None
         return (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
@@ -35,10 +35,17 @@ def logs_of(output_dir: str, shard: str | None) -> Path:
 
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
     """Write a file that is either the old one or the whole new one, whatever happens."""
+    with appearing(path, sync) as f:
+        f.write(content)
+
+
+@contextmanager
+def appearing(path: Path, sync: bool = True) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is whole and, with `sync`, on the disk."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with naming(path), open(part, "wb") as f:
-            f.write(content)
+            yield f
             if sync:
                 f.flush()
                 os.fsync(f.fileno())

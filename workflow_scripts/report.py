@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib
 import orjson
 import polars as pl
@@ -22,8 +21,8 @@ from matplotlib.figure import Figure
 
 from workflow_scripts.config import Config, read_run
 from workflow_scripts.progress import duration, say, write_atomically
-from workflow_scripts.training_table import SIDES
-from workflow_scripts.visible import shown
+from workflow_scripts.training_table import side_files
+from workflow_scripts.visible import environment, shown
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SAMPLES = 6
@@ -220,9 +219,7 @@ def samples(rows: pl.LazyFrame, completions: pl.LazyFrame, turns: pl.LazyFrame) 
 
 def turns_of(folder: Path) -> pl.LazyFrame:
     """Each response of the dataset with its place: its side, or why it was dropped."""
-    parts = [
-        (path, pl.lit(side)) for side in SIDES for path in sorted(folder.glob(f"{side}-*.parquet"))
-    ]
+    parts = [(path, pl.lit(side)) for side, files in side_files(folder).items() for path in files]
     parts.append((folder / "rejected.parquet", pl.lit("dropped: ") + pl.col("reason")))
     return pl.concat(
         scan(path, "dataset").select("row_id", "turn", "completion_length", place=place)
@@ -277,17 +274,13 @@ def collect(config: Config, identity: Json) -> Json:
 
 def render(found: Json) -> str:
     """The page; whatever is not marked as safe is escaped."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "n": lambda number: f"{number:,}",
-        "percent": lambda share: f"{100 * share:.1f} %",
+    made = environment()
+    made.filters |= {
         "duration": duration,
         "shown": shown,
         "json": lambda value: json.dumps(value, indent=2, sort_keys=True),
     }
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)
+    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from workflow_scripts.answers import split
+from workflow_scripts.loops import Loop
 from workflow_scripts.prompts import Message, PromptError, Prompts, is_asked
 
 Ids = np.ndarray[Any, np.dtype[np.int32]]
@@ -29,6 +30,7 @@ class Sample:
         row: number of its row in merged/completions.parquet, from 0.
         messages: the conversation up to and including the turn.
         prompt_ids, output_ids: int32 ids; empty where `fault` says why there are none.
+        loop: the worst repetition in the completion, once it was looked for.
     """
 
     fields: dict[str, Any]
@@ -37,6 +39,7 @@ class Sample:
     prompt_ids: Ids
     output_ids: Ids
     fault: str | None = None
+    loop: Loop | None = None
 
     @property
     def length(self) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from workflow_scripts.audit_rows import key64
 from workflow_scripts.audit_scans import folded
 from workflow_scripts.config import Config
-from workflow_scripts.conversation import prompt_hash
+from workflow_scripts.conversation import asked, prompt_hash
 from workflow_scripts.identity import digest
 from workflow_scripts.near_duplicates import clusters
 from workflow_scripts.prompts import Message, is_asked
@@ -132,7 +132,7 @@ class _Seen:
                 if (key := answer_key(message, self.most)) is not None:
                     self._answers.append(key)
                     self._askers.append(int(prompt[:16], 16))
-            yield "\n".join(m["content"] for m in messages if m["role"] == "user" and m["content"])
+            yield asked(messages)
         self.ids.append(pa.array(batch, pa.string()))
 
     def repeated(self, prompts: int, share: float) -> frozenset[int]:

@@ -14,6 +14,12 @@ SIDES = ("train", "validation", "drafter")
 GROUP_ROWS = 512  # rows of a row group: what a reader that streams holds at once
 
 
+def side_files(folder: Path) -> dict[str, list[Path]]:
+    """A finished dataset's files by side, in order; a side without files is left out."""
+    found = {side: sorted(folder.glob(f"{side}-*.parquet")) for side in SIDES}
+    return {side: files for side, files in found.items() if files}
+
+
 def train_table(batch: list[Sample]) -> pa.Table:
     """Samples as rows of the training table; ids and masks are built without Python integers."""
     lengths = np.array([s.length for s in batch], dtype=np.int32)

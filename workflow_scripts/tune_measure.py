@@ -21,7 +21,7 @@ from workflow_scripts.dispatch import in_flight
 from workflow_scripts.engines import PROBE_S, Ask, EngineError, Facts
 from workflow_scripts.gpus import Gpu, all_gpus
 from workflow_scripts.identity import model_vocab_size, rehearsal_length, request_seed
-from workflow_scripts.loops import find
+from workflow_scripts.loops import find, is_loop
 from workflow_scripts.metrics import counters
 from workflow_scripts.plan_sizes import from_log, from_server_info
 from workflow_scripts.server import Server, greedy
@@ -57,8 +57,7 @@ class Window:
 
 def loops(ids: list[int], config: Config) -> bool:
     """Whether an answer loops, as the filter of that name decides."""
-    loop = find(ids)
-    return loop is not None and loop.score >= config.dataset.filters.loop_threshold
+    return is_loop(find(ids), config.dataset.filters.loop_threshold)
 
 
 @dataclass(eq=False)

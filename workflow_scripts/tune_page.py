@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import jinja2
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -17,6 +16,7 @@ from workflow_scripts.report import NEW, OLD
 from workflow_scripts.tune_judge import Choice
 from workflow_scripts.tune_report import About
 from workflow_scripts.tune_results import Result
+from workflow_scripts.visible import environment
 
 TEMPLATE = Path(__file__).with_name("tune_page.html.j2")
 COLOURS = (OLD, NEW, "#1d4ed8", "#9333ea", "#be123c", "#4d7c0f", "#0e7490", "#a16207")
@@ -70,9 +70,6 @@ def plots(results: Sequence[Result]) -> dict[str, Markup]:
 
 def page(results: Sequence[Result], choice: Choice, about: About) -> str:
     """report.html, self-contained."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     found = {
         "headline": report.headline(results, choice, about),
         "about": asdict(about) | {"label": about.label, "machine": about.machine},
@@ -88,4 +85,4 @@ def page(results: Sequence[Result], choice: Choice, about: About) -> str:
         "flags": [(r.name, r.why, report.flags(r.changes or r.server)) for r in results],
         "method": report.method(results, about),
     }
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)
+    return environment().from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)

@@ -5,7 +5,6 @@ Always ends with 0 once it has written its evidence; the verify gate judges it.
 """
 
 import argparse
-import glob
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import polars as pl
 from workflow_scripts.config import read_run
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.read_input import input_files, read_lines
-from workflow_scripts.training_table import SIDES
+from workflow_scripts.training_table import side_files
 
 EXAMPLES = 5
 ID = pl.Schema({"row_id": pl.String})
@@ -106,8 +105,8 @@ def verify(
 
 def dataset(out: Path) -> pl.LazyFrame:
     """All training rows, all sides."""
-    files = [f for side in SIDES for f in glob.glob(f"{out}/dataset/{side}-*")]
-    return pl.scan_parquet(sorted(files))
+    files = [path for of_side in side_files(out / "dataset").values() for path in of_side]
+    return pl.scan_parquet(files)
 
 
 def turn_checks(out: Path, completions: pl.LazyFrame) -> list[Check]:

@@ -42,7 +42,7 @@ BOOT = ROOT / "tests/data/sglang-0.5.11/boot"
 QWEN_CONFIG = json.loads((BOOT / "qwen3.6-27b.config.json").read_text())
 QWEN = geometry(QWEN_CONFIG)
 SMOL = geometry(json.loads((BOOT / "smollm2-135m.config.json").read_text()))
-H200 = 139.13  # GiB free before the load, by all seven logs
+H200 = 139.13  # GiB free before the load, by all nine logs
 
 MTP: dict[str, Any] = {
     "speculative-algorithm": "NEXTN",
@@ -61,6 +61,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     | {"mem-fraction-static": 0.9, "max-mamba-cache-size": 160, "max-running-requests": 32},
     "noradix_spec64": MTP | NO_RADIX | {"mem-fraction-static": 0.9, "max-running-requests": 64},
     "noradix_nospec256": NO_RADIX | {"mem-fraction-static": 0.9, "max-running-requests": 256},
+    "noradix_nospec128": NO_RADIX | {"mem-fraction-static": 0.9, "max-running-requests": 128},
+    "noradix_nospec256_bf16_state": NO_RADIX
+    | {"mem-fraction-static": 0.9, "max-running-requests": 256, "mamba-ssm-dtype": "bfloat16"},
     "kit_nospec32": NO_RADIX | {"mem-fraction-static": 0.85, "max-running-requests": 32},
     "smollm2_real_model": {"mem-fraction-static": 0.3, "max-running-requests": 64},
 }

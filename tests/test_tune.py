@@ -3,8 +3,10 @@
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 from conftest import ROOT
@@ -16,6 +18,7 @@ from workflow_scripts.tune_candidates import BASELINE, Maker, merged, read_named
 from workflow_scripts.tune_results import Answered, Result, append, read_results
 
 QWEN = BOOT / "qwen3.6-27b.config.json"
+RECORDED_TUNE = ROOT / "tests/data/tune-h200"
 NAMED = ROOT / "benchmarks/tune_h200_candidates.yaml"
 # KV tokens that real starts with these flags reported (tests/data/sglang-0.5.11/boot).
 RECORDED = {
@@ -156,6 +159,15 @@ def test_speed_is_counted_over_intervals() -> None:
     assert not judge.is_hopeless([100.0] * 3, 1000.0) and not judge.is_hopeless([1.0] * 9, None)
 
 
+def test_a_start_that_differs_is_left_out() -> None:
+    # by hand: from the third value on the sum of squares is 0, before that it is not
+    assert judge.settled([9.0, 7, 5, 5, 5, 5]) == [5, 5, 5, 5]
+    # 12 / 4^2 = 0.75 with all, 32/3 / 3^2 = 1.19 from the second, 8 / 2^2 = 2 from the third
+    assert judge.settled([9.0, 9, 9, 5]) == [9, 9, 9, 5]
+    assert judge.settled([4.0]) == [4] and judge.settled([]) == []
+    assert len(judge.settled([float(n) for n in range(20)])) >= 10  # at most half is left out
+
+
 def test_agreement() -> None:
     same, late, early = list(range(100)), [*range(90), *[0] * 10], [0, 1, 2, *[9] * 97]
     found = judge.agreement([same, late, early], [same, same, same])
@@ -164,6 +176,37 @@ def test_agreement() -> None:
     assert found.early == pytest.approx(1 / 3)
     assert judge.agreement([[1, 2]], [[1, 2, 3, 4]]) == judge.Agreement(0.5, 1.0)
     assert judge.agreement([], []) is None
+
+
+# ---- a recorded tune ----
+
+
+def test_a_tune_on_an_h200_measured_what_sglang_said() -> None:
+    """Speeds beside those of SGLang's own log at full occupancy, memory beside the prediction of
+    before the start, and the choice by the log's speeds."""
+    results = list(read_results(RECORDED_TUNE / "candidates.jsonl"))
+    lines = [orjson.loads(x) for x in (RECORDED_TUNE / "decode.jsonl").read_text().splitlines()]
+    logged = {}
+    for found in results:
+        assert found.reported and found.predicted
+        most = found.reported["max_running"]
+        rates = [
+            line["tokens_s"]
+            for line in lines
+            if line["name"] == found.name and line["running"] >= 0.9 * most
+        ]
+        # the log leaves out the time of prompts, and holds the start
+        assert median(found.rates) == pytest.approx(median(rates), rel=0.03)
+        logged[found.name] = median(rates[len(rates) // 2 :])
+        assert judge.speed(found) == pytest.approx(logged[found.name], rel=0.05)
+        assert found.predicted["max_running"] == most
+        assert found.predicted["slots"] == found.reported["slots"]
+        assert found.predicted["tokens"] == pytest.approx(found.reported["tokens"], rel=0.01)
+    assert len(results) == 5
+    assert chosen(*results, enforce=False) == max(logged, key=lambda name: logged[name])
+    same_numerics = [found for found in results if "bfloat16" not in found.name]
+    assert chosen(*same_numerics, enforce=False) == "no MTP, no radix cache, 256 requests"
+    assert logged["no MTP, no radix cache, 256 requests"] > 2.5 * logged[BASELINE]
 
 
 # ---- the choice ----

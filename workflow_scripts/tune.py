@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import IO, Any
 
 import orjson
@@ -191,7 +190,7 @@ class Tune:
 
     def _best(self) -> float | None:
         able = [r for r in self.results() if r.status == "measured"]
-        return max((median(r.rates) for r in able), default=None)
+        return max(map(judge.speed, able), default=None)
 
     # ---- files ----
 

@@ -11,7 +11,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from workflow_scripts import tune_judge as judge
@@ -236,7 +235,7 @@ async def measure(
     finally:
         each = 0.0
         if result.rates and (running := result.samples[-1]["running"]):
-            each = median(result.rates) / running
+            each = judge.speed(result) / running
         await load.close(workers, each)
         result.answers = load.answers
         result.faults = dict(load.faults)

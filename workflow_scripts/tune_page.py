@@ -25,7 +25,7 @@ COLOURS = (OLD, NEW, "#1d4ed8", "#9333ea", "#be123c", "#4d7c0f", "#0e7490", "#a1
 def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     with matplotlib.rc_context({"font.size": 10.5}):
         figure = Figure(figsize=(7.4, 3.6))
-        axes = figure.add_axes((0.11, 0.15, 0.87, 0.82))
+        axes = figure.add_subplot()
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.grid(color=GRID, linewidth=0.7, zorder=1)
         axes.tick_params(length=3, color=AXIS)
@@ -35,10 +35,14 @@ def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, axes: Axes, name: str, label: str) -> Markup:
+    """As SVG, the legend below: candidates' names are long and their points anywhere."""
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
+    legend = 0.23 * len(axes.get_legend_handles_labels()[0])  # inches
+    figure.set_figheight(height := 3.7 + legend)
+    axes.set_position((0.11, (0.65 + legend) / height, 0.87, 2.95 / height))
     with matplotlib.rc_context({"font.size": 10.5}):
-        axes.legend(frameon=False, loc="lower right")
+        figure.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.09, 0))
     return svg(figure, name, label)
 
 

@@ -240,9 +240,10 @@ def method(results: Sequence[Result], about: About) -> list[str]:
         f"first question of {about.source}; {about.sampling}. A little more in flight than the "
         f"server runs at once{again}.",
         f"tokens/s: median of the intervals of {about.interval_s:g} s after the server was full, "
-        "by its counter of decoded tokens; ± is the notch around it (1.57 IQR / √n). At most "
-        f"{about.window_s:g} s a candidate, so prompts are short of history: the times of the "
-        "whole run leave out its beginning and end, and slowing down with longer contexts.",
+        "by its counter of decoded tokens, without a start that differs from the rest (MSER); ± is "
+        f"the notch around it (1.57 IQR / √n). At most {about.window_s:g} s a candidate, so "
+        "prompts are short of history: the times of the whole run leave out its beginning and end, "
+        "and slowing down with longer contexts.",
     ]
     if size is not None:
         text = (

@@ -1,11 +1,16 @@
 """Tracemill: audit a dataset's responses and regenerate them. `snakemake --cores 7`."""
 
+import gc
 import sys
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.0")
+# Thousands of jobs are millions of objects that live as long as the process: looking through them
+# for garbage again and again is a seventh of the time.
+gc.freeze()
+gc.set_threshold(50_000, 20, 100)
 sys.path.insert(0, workflow.basedir)
 
 from workflow_scripts.config import ConfigError, load

@@ -185,10 +185,10 @@ def memory(shard_counts: list[int], rows_per_shard: int) -> dict[str, Any]:
                 (folder / "manifest.json").write_text(
                     json.dumps({"asked": shards * rows_per_shard})
                 )
-                write_rows(folder / "rows.parquet", rows_per_shard)
+                write_rows(folder / "shard-0000.parquet", rows_per_shard)
                 job = peak(
-                    f"generate --run {folder}/run.json --shard 0 --input {folder}/rows.parquet "
-                    f"--manifest {folder}/manifest.json --output {folder}/generate/bench"
+                    f"generate --run {folder}/run.json --shard 0 --manifest {folder}/manifest.json "
+                    f"--output {generated}/shard-0000.parquet"
                 )
             # the other shards are copies with row ids of their own: merging is what is measured
             first = pq.read_table(generated / "shard-0000.parquet")

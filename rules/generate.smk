@@ -1,13 +1,12 @@
 rule generate:
     input:
-        rows=f"{OUT}/shards/shard-{{shard}}.parquet",
+        f"{OUT}/shards/manifest.json",
     output:
-        rows=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.parquet",
-        counts=f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.json",
+        # shard-<k>.json, the counts and checksum, is written with it, and not declared: Snakemake's
+        # time and the files in .snakemake/metadata grow with each output
+        f"{OUT}/generate/{RUN.hash}/shard-{{shard}}.parquet",
     log:
         f"{OUT}/logs/generate/shard-{{shard}}.log",
-    benchmark:
-        f"{OUT}/logs/generate/shard-{{shard}}.benchmark.tsv"
     wildcard_constraints:
         shard=r"\d{4}",
     threads: RUN.threads()
@@ -20,17 +19,13 @@ rule generate:
         # a digest, not the files as elsewhere: Snakemake looks at every input of every waiting job
         # whenever one ends, and there may be thousands
         code=code_digest("generate"),
-        folder=subpath(output.rows, parent=True),
-        retry=RUN.retry_round,
-        # no input: it changes with every shard count and input, and only progress reads it
-        manifest=rules.shard.output.manifest,
+        retry=RUN.retry_rounds(),
     shell:
         """
         stage generate \
             --run {params.run:q} \
             --shard {wildcards.shard} \
-            --input {input.rows:q} \
-            --manifest {params.manifest:q} \
-            --output {params.folder:q} \
+            --manifest {input:q} \
+            --output {output:q} \
             2>&1 | tee -i {log:q}
         """

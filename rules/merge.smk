@@ -1,7 +1,6 @@
 rule merge:
     input:
-        shards=expand(rules.generate.output.rows, shard=RUN.shards),
-        counts=expand(rules.generate.output.counts, shard=RUN.shards),
+        shards=expand(rules.generate.output, shard=RUN.shards),
         # a path: where a rule names another's output, Snakemake hashes each list whole once for each
         # of its files, which takes longer than all else with thousands of shards
         kept=f"{OUT}/shards/kept.parquet",

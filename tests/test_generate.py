@@ -80,8 +80,8 @@ class Job:
         run_file.write_text(json.dumps({"config": config, "identity": {"run_hash": RUN}}))
         manifest.write_text('{"asked": 10}')
         command = [sys.executable, "-m", "workflow_scripts.generate", "--run", str(run_file)]
-        command += ["--shard", "0", "--input", str(self.rows), "--output", str(self.out)]
-        command += ["--manifest", str(manifest)]
+        command += ["--shard", "0", "--manifest", str(manifest)]
+        command += ["--output", str(self.out / "shard-0000.parquet")]
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **kwargs)
 
     def table(self) -> pl.DataFrame:

@@ -219,7 +219,7 @@ def test_the_servers_of_a_clusters_job_end_with_it(gpus: Gpus) -> None:
     work.configure(shards=1)
     gpus.patch.setenv(CLUSTER_VARIABLE, "1")
     work.run("audit")
-    shard = f"results/generate/{work.run_hash()}/shard-0000.json"
+    shard = f"results/generate/{work.run_hash()}/shard-0000.parquet"
     done = work.run(shard, "--no-hooks")  # that is, nobody tells a daemon to stop
     assert done.code == 0, done.output
     assert not gpus.alive() and not list(gpus.folder.glob("tracemill-[!g]*"))
@@ -405,7 +405,7 @@ def test_a_server_that_never_starts(gpus: Gpus) -> None:
     assert done.code != 0
     assert "no server could be started" in done.output and "CUDA out of memory" in done.output
     assert len(gpus.starts()) == 2
-    gpus.wait_until_gone(0)
+    gpus.wait_until_gone(2)  # the last of it
 
 
 def test_one_gpu_of_two_that_never_starts(gpus: Gpus) -> None:
@@ -471,7 +471,7 @@ CONFIG_FAULTS: list[tuple[dict[str, Any], str]] = [
 def test_refused_before_a_gpu_is_touched(gpus: Gpus, engine: dict[str, Any], message: str) -> None:
     gpus.set(2)
     work = workspace(gpus, 3, **engine)
-    done = work.run(f"results/generate/{run_hash(work)}/shard-0000.json")
+    done = work.run(f"results/generate/{run_hash(work)}/shard-0000.parquet")
     assert done.code != 0 and message in done.output, done.output
     assert gpus.starts() == []
 

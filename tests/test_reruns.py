@@ -1,6 +1,7 @@
 """What reruns, line by line as the project's contract states it, each with the number of requests
 that reached the engine."""
 
+import ast
 import json
 import os
 import time
@@ -10,6 +11,9 @@ import polars as pl
 import pytest
 from conftest import Done, Log, Workspace, chat, kill_all, stand_in
 from stand_in_sglang import StandIn
+
+from workflow_scripts import identity
+from workflow_scripts.shard import split
 
 ROWS = [chat(f"Question {i}: what is {i} times 7?", "OK.") for i in range(12)]
 ROWS[3]["messages"] += [{"role": "user", "content": "And 4 times 8?"}]
@@ -119,6 +123,21 @@ def test_data_module_edited(work: Workspace, server: Server) -> None:
     assert done.rules()["audit"] == 1  # it counts tokens as the template writes them
 
 
+def test_imports_are_found_as_python_finds_them() -> None:
+    for path in identity.PACKAGE.glob("*.py"):
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+        modules = {name[17:] for name in names if name.startswith("workflow_scripts.")}
+        is_there = {m.split(".")[0] for m in modules}
+        is_there = {m for m in is_there if (identity.PACKAGE / f"{m}.py").exists()}
+        found = identity._imports(path)
+        assert {m for m in found if (identity.PACKAGE / f"{m}.py").exists()} == is_there, path
+
+
 def test_data_module_touched(work: Workspace, server: Server) -> None:
     for path in (work.folder / "workflow_scripts").glob("*.py"):
         os.utime(path)
@@ -133,6 +152,60 @@ def test_shard_deleted(work: Workspace, server: Server) -> None:
     done, requests = requests_of(work, server)
     assert requests == 0 and path.read_bytes() == content
     assert done.rules()["generate"] == 1 and set(done.rules()) >= AFTER_GENERATE
+
+
+def test_shard_and_its_rows_deleted(work: Workspace, server: Server) -> None:
+    """The rows of a shard are no declared output of `shard`, unless they are gone."""
+    rows, result = work.out / "shards/shard-0001.parquet", work.generated() / "shard-0001.parquet"
+    content = rows.read_bytes(), result.read_bytes()
+    rows.unlink()
+    result.unlink()
+    done, requests = requests_of(work, server)
+    assert requests == 0 and (rows.read_bytes(), result.read_bytes()) == content
+    assert done.rules()["shard"] == 1 and verified(work)
+    done, requests = requests_of(work, server)
+    assert done.nothing
+    rows.unlink()  # not needed any more
+    done, requests = requests_of(work, server)
+    assert done.nothing
+
+
+def test_rows_that_are_gone_are_named(work: Workspace, server: Server) -> None:
+    (work.out / "shards/shard-0001.parquet").unlink()
+    result = f"results/generate/{work.run_hash()}/shard-0001.parquet"
+    (work.folder / result).unlink()
+    done, _ = requests_of(work, server, result, code=1)
+    assert "shards/shard-0001.parquet is gone; delete" in done.output
+    (work.out / "shards/manifest.json").unlink()
+    _, requests = requests_of(work, server, result)
+    assert requests == 0
+
+
+def test_shard_without_its_checksum(work: Workspace, server: Server) -> None:
+    (work.generated() / "shard-0001.json").unlink()
+    (work.out / "merged/failed.parquet").unlink()
+    done, _ = requests_of(work, server, code=1)
+    assert "shard-0001.parquet cannot be checked" in done.output
+    _, requests = requests_of(work, server)
+    assert requests == 0 and verified(work)
+    assert (work.generated() / "shard-0001.json").exists()
+
+
+def test_the_manifest_changes_with_any_row(work: Workspace) -> None:
+    """Generation depends on it alone: the same number of other rows must show."""
+    rows = pl.read_parquet(work.out / "audit/rows.parquet")
+    found: list[dict[str, object]] = []
+    for text in ("[]", '[{"role":"user","content":"other"}]'):
+        chosen = pl.col("row_id") == rows["row_id"][5]
+        column = pl.when(chosen).then(pl.lit(text)).otherwise("messages")
+        folder = work.folder / f"shards{len(found)}"
+        folder.mkdir()
+        rows.with_columns(messages=column).write_parquet(folder / "rows.parquet")
+        found.append(split(folder / "rows.parquet", folder, "all", 3))
+    one, other = found
+    assert one["rows"] == other["rows"]
+    assert isinstance(one["sha256"], list) and isinstance(other["sha256"], list)
+    assert sum(a != b for a, b in zip(one["sha256"], other["sha256"], strict=True)) == 1
 
 
 def test_shard_and_journal_deleted(work: Workspace, server: Server) -> None:

@@ -287,6 +287,13 @@ def generate(
     Raises:
         TooManyFailed, TakenOver, NoServer, OSError: nothing is written out, the journal stays.
     """
+    target = folder / f"shard-{shard:04d}"
+    target.with_suffix(".json").unlink(missing_ok=True)  # of an earlier time: not done any more
+    if not shard_file.exists():
+        raise FileNotFoundError(
+            f"{shard_file} is gone; delete {shard_file.with_name('manifest.json')} and run again, "
+            "which makes all shards' rows anew"
+        )
     table = pq.read_table(shard_file)
     prompts = Prompts.from_config(config)
     journal = wait_for(folder / "journal", shard, config.shards, 600.0, say)
@@ -300,7 +307,6 @@ def generate(
         asyncio.run(_until_signal(state))
         state.check_failed_share()
         journal.seal()
-        target = folder / f"shard-{shard:04d}"
         return write_shard(target, table, state.rows, journal, prompts, run_hash)
     finally:
         progress.save(running=False)
@@ -331,9 +337,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--run", type=Path, required=True, help="the run's run.json")
     parser.add_argument("--shard", type=int, required=True, help="number of the shard, from 0")
-    parser.add_argument("--input", type=Path, required=True, help="the shard's rows, Parquet")
-    parser.add_argument("--manifest", type=Path, required=True, help="shards/manifest.json")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--manifest", type=Path, required=True, help="beside the shards' rows")
+    parser.add_argument("--output", type=Path, required=True, help=".../shard-<number>.parquet")
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
     all_rows = orjson.loads(args.manifest.read_bytes())["asked"]
@@ -341,10 +346,10 @@ def main(argv: list[str] | None = None) -> int:
         counts = generate(
             config,
             identity["run_hash"],
-            args.input,
+            args.manifest.with_name(args.output.name),
             args.shard,
             all_rows,
-            args.output,
+            args.output.parent,
             retry_failed=bool(os.environ.get(RETRY_VARIABLE)),
         )
     except (TooManyFailed, TakenOver, NoServer, EngineError, ConfigError, OSError) as error:

@@ -1,9 +1,9 @@
 """Identities: of a row, of a request, of a run, and of the code a stage uses."""
 
-import ast
 import hashlib
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
@@ -15,6 +15,11 @@ from workflow_scripts.config import Config, ConfigError, canonical
 from workflow_scripts.embedded_server import NUMERICS
 
 PACKAGE = Path(__file__).resolve().parent
+
+# A project module, or several names of the package itself.
+IMPORT = re.compile(
+    r"^\s*(?:from|import) workflow_scripts(?:\.(\w+)|\s+import\s+(\([^)]*\)|.*))", re.M
+)
 
 # Raised when the same settings would render another prompt than before.
 PROMPT_VERSION = 1
@@ -283,15 +288,12 @@ def run_hash(identity: dict[str, Any]) -> str:
 
 @cache
 def _imports(path: Path) -> frozenset[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-    prefix = PACKAGE.name + "."
-    return frozenset(n.removeprefix(prefix) for n in names if n.startswith(prefix))
+    """Project modules that a file names in an import, wherever it stands. By the text, since a
+    parser takes half a second for all, which every Snakemake process would spend."""
+    found = set()
+    for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+        found.update([module] if module else re.findall(r"(\w+)(?:\s+as\s+\w+)?", names))
+    return frozenset(found)
 
 
 def code(script: str) -> list[str]:

@@ -30,14 +30,18 @@ def check(path: Path) -> None:
     Raises:
         Corrupt: after moving the shard aside.
     """
-    recorded = orjson.loads(path.with_suffix(".json").read_bytes())["sha256"]
-    if file_sha256(path) == recorded:
-        return
+    record = path.with_suffix(".json")
+    try:
+        if file_sha256(path) == orjson.loads(record.read_bytes())["sha256"]:
+            return
+        why = "is not what was written (its SHA-256 differs from the recorded one)"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"cannot be checked ({record} holds no SHA-256: {error!r})"
     aside = path.with_name(path.name + ".corrupt")
     path.rename(aside)
     raise Corrupt(
-        f"{path} is not what was written (its SHA-256 differs from the recorded one); moved to "
-        f"{aside}. Run again: the shard is rebuilt from its journal without asking the engine."
+        f"{path} {why}; moved to {aside}. Run again: the shard is rebuilt from its journal without "
+        "asking the engine."
     )
 
 

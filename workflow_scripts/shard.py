@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from workflow_scripts.config import read_run
-from workflow_scripts.identity import shard_of
+from workflow_scripts.identity import file_sha256, shard_of
 from workflow_scripts.progress import say, write_atomically
 from workflow_scripts.tables import SHARD, table_writer
 
@@ -25,12 +25,14 @@ def split(rows: Path, out: Path, regenerate: str, shards: int) -> dict[str, obje
     hashes, so equal ranges of them hold about equally many rows.
 
     Returns:
-        The manifest: number of shards, rows asked and kept, and rows of each shard.
+        The manifest: number of shards, rows asked and kept, and each shard's rows and the first
+        half of its SHA-256. Generation depends on the manifest alone, which therefore has to
+        change with any shard.
     """
     scan = pl.scan_parquet(rows)
     size = scan.select(pl.col("messages").str.len_bytes().sum()).collect(engine="streaming").item()
     passes = min(max(1, -(-(size or 0) // PASS_BYTES)), shards)
-    counts = [0] * shards
+    counts, digests = [0] * shards, [""] * shards
     kept = 0
     asked = pl.lit(True) if regenerate == "all" else pl.col("flagged")
     with table_writer(out / "kept.parquet", SHARD) as keep:
@@ -54,14 +56,12 @@ def split(rows: Path, out: Path, regenerate: str, shards: int) -> dict[str, obje
                 end = start
                 while end < len(owner) and owner[end] == shard:
                     end += 1
-                pq.write_table(
-                    table.slice(start, end - start),
-                    out / f"shard-{shard:04d}.parquet",
-                    compression="zstd",
-                )
-                counts[shard] = end - start
+                path = out / f"shard-{shard:04d}.parquet"
+                pq.write_table(table.slice(start, end - start), path, compression="zstd")
+                counts[shard], digests[shard] = end - start, file_sha256(path)[:32]
                 start = end
-    manifest = {"shards": shards, "asked": sum(counts), "kept": kept, "rows": counts}
+    manifest: dict[str, object] = {"shards": shards, "asked": sum(counts), "kept": kept}
+    manifest |= {"rows": counts, "sha256": digests}
     write_atomically(out / "manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
     return manifest
 

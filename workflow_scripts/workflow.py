@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,13 +102,28 @@ class Run:
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
     def results(self) -> list[str]:
-        """What a whole run leaves. Shards and merged tables are named although other files depend
-        on them: Snakemake makes a deleted intermediate file again only if it is asked for."""
+        """What a whole run leaves. Merged tables, and results of shards that are gone, are named
+        although other files depend on them: Snakemake makes a deleted intermediate file again only
+        if it is asked for. Those that are there need no naming, and each name costs time."""
         names = ["report.html", "gates/dataset.ok", "gates/verify.ok", "verify.json"]
-        names += ["merged/completions.parquet", "merged/failed.parquet"]
-        for shard in self.shards:
-            names += [f"generate/{self.hash}/shard-{shard}.{kind}" for kind in ("parquet", "json")]
+        names += ["merged/completions.parquet", "merged/failed.parquet", *self.gone_rows]
+        if Path(f"{self.out}/merged/completions.parquet").exists():  # else merging needs all
+            names += self._gone(f"generate/{self.hash}")
         return [f"{self.out}/{name}" for name in names]
+
+    @cached_property
+    def gone_rows(self) -> list[str]:
+        """Rows of cut shards that are gone and still needed."""
+        if not Path(f"{self.out}/shards/manifest.json").exists():  # all of them will be made
+            return []
+        needed = {Path(name).name for name in self._gone(f"generate/{self.hash}")}
+        return [name for name in self._gone("shards") if Path(name).name in needed]
+
+    def _gone(self, folder: str) -> list[str]:
+        """The shards' tables that a folder of the run lacks."""
+        there = set(os.listdir(path)) if (path := Path(self.out) / folder).is_dir() else set()
+        names = [f"shard-{shard}.parquet" for shard in self.shards]
+        return [f"{folder}/{name}" for name in names if name not in there]
 
     def limit(self) -> None:
         """Limit `place`, the shards generated at once, to what this host has; a value that is set
@@ -157,6 +173,11 @@ class Run:
         """Stop this host's servers at the end of a run, whatever it was."""
         if self.config.engine.kind == "sglang":
             stop_host(self.out)
+
+    def retry_rounds(self) -> Any:
+        """For `generate`: `retry_round`, or 0 where nothing was asked yet."""
+        asked = Path(f"{self.out}/generate/{self.hash}/journal").is_dir()
+        return self.retry_round if asked else 0
 
     def retry_round(self, wildcards: Any) -> int:
         """A parameter of the shard that grows whenever `retry_failed` asks its failed rows again.

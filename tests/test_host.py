@@ -201,7 +201,7 @@ def test_seven_gpus(gpus: Gpus) -> None:
     assert {s["gpu"] for s in starts} == {f"GPU-fake-{i}" for i in range(7)}
     assert len({s["port"] for s in starts} | {s["nccl_port"] for s in starts}) == 14
     assert gpus.log.count() == 210 and verified(work)
-    gpus.wait_until_gone(0)
+    gpus.wait_until_gone(2)
     again = work.run()
     assert again.nothing and len(gpus.starts()) == 7
     lines = [json.loads(x) for x in (work.out / "logs/metrics.jsonl").read_text().splitlines()]
@@ -248,7 +248,7 @@ def test_two_failing_shards(gpus: Gpus) -> None:
     first = work.run()
     failed = {e["input"] for e in gpus.log.entries() if e["fault"]}
     assert first.code != 0 and failed and len(gpus.starts()) == 2
-    gpus.wait_until_gone(0)
+    gpus.wait_until_gone(2)
     missing = 10 - len(list(work.generated().glob("shard-*.parquet")))
     gpus.set(2)
     before = gpus.log.count()
@@ -256,7 +256,7 @@ def test_two_failing_shards(gpus: Gpus) -> None:
     assert second.code == 0, second.output
     assert second.rules()["generate"] == missing <= len(failed)
     assert gpus.log.count() - before == len(failed) and verified(work)
-    gpus.wait_until_gone(0)
+    gpus.wait_until_gone(2)
 
 
 @pytest.mark.slow
@@ -405,7 +405,7 @@ def test_a_server_that_never_starts(gpus: Gpus) -> None:
     assert done.code != 0
     assert "no server could be started" in done.output and "CUDA out of memory" in done.output
     assert len(gpus.starts()) == 2
-    gpus.wait_until_gone(2)  # the last of it
+    gpus.wait_until_gone(2)
 
 
 def test_one_gpu_of_two_that_never_starts(gpus: Gpus) -> None:
@@ -449,7 +449,7 @@ def test_a_wrong_canary_stops_the_run_with_both_texts(gpus: Gpus) -> None:
     for text in ("'Capital of France?'", "'Paris'", "answered '"):
         assert text in done.output
     assert gpus.log.count() == 0  # no row was asked
-    gpus.wait_until_gone(0)
+    gpus.wait_until_gone(2)
 
 
 def test_a_right_canary_lets_the_run_go_on(gpus: Gpus) -> None:

@@ -19,6 +19,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 from stand_in_sglang import StandIn
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from watched_run import Made
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -240,3 +241,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StandIn, 
     log = tmp_path_factory.mktemp("server") / "requests.jsonl"
     with stand_in(log=log, max_running=8) as running:
         yield running, Log(log)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    monkeypatch.chdir(tmp_path)
+    return Made()

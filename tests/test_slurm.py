@@ -17,9 +17,9 @@ from typing import Any
 import polars as pl
 import pytest
 from conftest import Done, Workspace, chat, processes
+from pretended_gpus import FAKE, STAND_IN, RowLog, verified
 from slurm_cluster import Cluster, missing
 from stand_in_sglang import input_hash
-from test_host import FAKE, STAND_IN, RowLog, verified
 
 from workflow_scripts.config import load
 from workflow_scripts.prompts import Prompts

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import yaml
 from conftest import ROOT
-from test_plan import BOOT, FITTED_GIB, H200, TUNED
+from plan_cases import BOOT, FITTED_GIB, H200, TUNED
 
 from workflow_scripts import tune_judge as judge
 from workflow_scripts.config import ConfigError, load

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from conftest import ROOT, Workspace
-from test_host import Gpus, workspace
-from test_plan import BOOT
+from plan_cases import BOOT
+from pretended_gpus import Gpus, workspace
 
 from workflow_scripts import plan
 from workflow_scripts.check_machine import check

@@ -157,7 +157,7 @@ def test_free_places_are_noticed_while_shards_wait(tmp_path: Path) -> None:
     folder = Path(made.config.output_dir) / "generate/hash"
     folder.mkdir(parents=True)
     for k in range(1, 8):
-        (folder / f"shard-{k:04d}.json").touch()
+        (folder / f"shard-{k:04d}.parquet").touch()
     assert not made._short_of_work()  # the last shard: nothing else could be asked
 
 

@@ -315,7 +315,7 @@ class Host:
 
     def _shards_left(self) -> int:
         folder = Path(self.config.output_dir) / "generate" / self.run_hash
-        return self.config.shards - len(list(folder.glob("shard-*.json")))
+        return self.config.shards - len(list(folder.glob("shard-*.parquet")))
 
 
 def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:

@@ -19,7 +19,7 @@ import pytest
 from conftest import Done, Workspace, chat, processes
 from pretended_gpus import FAKE, STAND_IN, RowLog, verified
 from slurm_cluster import Cluster, missing
-from stand_in_sglang import input_hash
+from stand_in_engine import input_hash
 
 from workflow_scripts.config import load
 from workflow_scripts.prompts import Prompts

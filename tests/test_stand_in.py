@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 import stand_in_sglang
-from stand_in_sglang import StandIn, input_hash
+from stand_in_engine import input_hash
+from stand_in_sglang import StandIn
 
 RECORDED = Path(stand_in_sglang.__file__).parent / "data" / "sglang-0.5.11"
 EOS, THINK, CLOSE = 248046, 248068, 248069

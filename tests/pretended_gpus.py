@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from conftest import IM_END, THINK_CLOSE, VOCAB, Log, Workspace, chat, processes
 
+H200 = """\
+0, GPU-aaa, NVIDIA H200, 4, 143771, 0, 76.12
+1, GPU-bbb, NVIDIA H200, [N/A], 143771, 99, [N/A]
+"""
 FAKE = Path(__file__).parent / "fake_gpus"
 STAND_IN = {
     "vocab_size": VOCAB,

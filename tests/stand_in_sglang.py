@@ -55,7 +55,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from stand_in_engine import DATA, Engine, Job, Rule
+from stand_in_engine import DATA, Engine, Job, Rule, recording
 
 REPORTS = {
     "/server_info": "server_info",
@@ -102,6 +102,7 @@ class Server(Engine):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
+        self.recorded |= {name: recording(name) for name in REPORTS.values()}
         info = self.recorded["server_info"]
         told = ("status", "max_total_num_tokens", "max_req_input_len", "internal_states", "version")
         arguments = {key: value for key, value in info.items() if key not in told}

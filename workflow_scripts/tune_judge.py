@@ -194,6 +194,7 @@ def figures(result: Result) -> Figures:
         return fmean(values) if values else None
 
     rates, watts, answers = settled(result.rates), mean("watts"), result.answers
+    tokens_s = median(rates)
     ended = [one for one in answers if one.ended]
     last, tokens = steady[-1], (result.reported or {}).get("tokens")
     held = None
@@ -201,7 +202,7 @@ def figures(result: Result) -> Figures:
         held = last["kv_use"] * tokens / last["running"]
     counted = [s["retractions"] for s in result.samples if s.get("retractions") is not None]
     return Figures(
-        tokens_s=median(rates),
+        tokens_s=tokens_s,
         spread=notch(rates),
         running=median(s["running"] for s in steady),
         most_running=most,
@@ -212,7 +213,7 @@ def figures(result: Result) -> Figures:
         retractions=max([int(max(counted, default=0)), sum(one.retractions for one in answers)]),
         util=mean("util"),
         watts=watts,
-        joules=watts / median(rates) if watts is not None and median(rates) else None,
+        joules=watts / tokens_s if watts is not None and tokens_s else None,
         loops=fmean(one.loops for one in answers) if answers else None,
         truncated=fmean(one.at_limit for one in ended) if ended else None,
         held=held,

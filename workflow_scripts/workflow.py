@@ -108,15 +108,20 @@ class Run:
         names = ["report.html", "gates/dataset.ok", "gates/verify.ok", "verify.json"]
         names += ["merged/completions.parquet", "merged/failed.parquet", *self.gone_rows]
         if Path(f"{self.out}/merged/completions.parquet").exists():  # else merging needs all
-            names += self._gone(f"generate/{self.hash}")
+            names += self.gone_results
         return [f"{self.out}/{name}" for name in names]
+
+    @cached_property
+    def gone_results(self) -> list[str]:
+        """Results of shards that are gone, or were never there."""
+        return self._gone(f"generate/{self.hash}")
 
     @cached_property
     def gone_rows(self) -> list[str]:
         """Rows of cut shards that are gone and still needed."""
         if not Path(f"{self.out}/shards/manifest.json").exists():  # all of them will be made
             return []
-        needed = {Path(name).name for name in self._gone(f"generate/{self.hash}")}
+        needed = {Path(name).name for name in self.gone_results}
         return [name for name in self._gone("shards") if Path(name).name in needed]
 
     def _gone(self, folder: str) -> list[str]:

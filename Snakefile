@@ -13,9 +13,11 @@ gc.freeze()
 gc.set_threshold(50_000, 20, 100)
 sys.path.insert(0, workflow.basedir)
 
-from workflow_scripts.config import ConfigError, load
-from workflow_scripts.identity import PACKAGE, code, code_digest, shown
-from workflow_scripts.workflow import Run, stage_function
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.config.load import load
+from workflow_scripts.workflow.code import code, code_digest
+from workflow_scripts.workflow.run import Run
+from workflow_scripts.workflow.shell import stage_function
 
 # The demo's configuration, only if none is named: its keys must not fill another one's gaps.
 if not workflow.config_settings.configfiles:

@@ -64,8 +64,8 @@ def build(path: Path, rows: int, long: bool) -> dict[str, Any]:
 
 def ours(data: Path, model: Path, out: Path, processes: int) -> None:
     """One audit, as the workflow runs it."""
-    from workflow_scripts.audit import main
-    from workflow_scripts.config import load
+    from workflow_scripts.audit.__main__ import main
+    from workflow_scripts.config.load import load
 
     config = load(
         {

@@ -30,16 +30,17 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from conftest import make_model, stand_in
-
-from workflow_scripts.config import Config, load
-from workflow_scripts.engines import http_transport
-from workflow_scripts.generate import generate
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.made.model import make_model
+from tests.made.workspace import stand_in
+from workflow_scripts.config.load import load
+from workflow_scripts.config.sections import Config
+from workflow_scripts.engine.http import http_transport
+from workflow_scripts.generate.job import generate
 from workflow_scripts.identity import digest, request_seed
-from workflow_scripts.progress import Progress
-from workflow_scripts.prompts import Prompts
-from workflow_scripts.tables import SHARD
+from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.progress.shard import Progress
+from workflow_scripts.tables.columns import SHARD
 
 QUESTION = (
     "Question {}: a train leaves at nine and drives ninety kilometres an hour; when is it there?"
@@ -218,7 +219,7 @@ def memory(shard_counts: list[int], rows_per_shard: int) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    from workflow_scripts.identity import file_sha256
+    from workflow_scripts.base.files import file_sha256
 
     return file_sha256(path)
 

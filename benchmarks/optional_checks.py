@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from workflow_scripts.contamination import HeldOut
-from workflow_scripts.near_duplicates import clusters
+from workflow_scripts.texts.contamination import HeldOut
+from workflow_scripts.texts.near_duplicates import clusters
 
 VOCABULARY = 50_000
 HELD_OUT = 10_000

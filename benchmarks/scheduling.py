@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from conftest import Workspace, chat
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.made.workspace import Workspace, chat
 
 BARE = """\
 rule all:

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from slurm_cluster import Cluster
-from test_slurm import Site
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.runs.test_slurm import Site
+from tests.stand_ins.slurm import Cluster
 
 ROWS = 10  # of a shard
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workflow_scripts.prompts import Prompts
+from workflow_scripts.model.prompts import Prompts
 
 SAME = "same ids, same mask"
 

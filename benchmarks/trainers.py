@@ -28,12 +28,14 @@ import pyarrow.parquet as pq
 
 from benchmarks import audit
 from benchmarks.trainer_masks import Row, difference
-from workflow_scripts.answers import texts
-from workflow_scripts.config import Config, load
-from workflow_scripts.dataset import build
+from workflow_scripts.config.load import load
+from workflow_scripts.config.sections import Config
+from workflow_scripts.dataset.job import build
 from workflow_scripts.identity import digest
-from workflow_scripts.prompts import Prompts
-from workflow_scripts.tables import COMPLETIONS, table_writer
+from workflow_scripts.model.answers import texts
+from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.tables.columns import COMPLETIONS
+from workflow_scripts.tables.parquet import table_writer
 
 ROOT = Path(__file__).resolve().parent.parent
 sentences = cache(audit.sentences)

@@ -5,11 +5,8 @@ localrules:
 rule dataset:
     input:
         completions=rules.merge.output.completions,
-        audit=rules.audit.output.report,
+        audit=rules.audit_rows.output.report,
         code=code("dataset"),
-        templates=[
-            shown(PACKAGE / f"dataset_{name}.j2") for name in ("page.html", "card.md")
-        ],
     output:
         directory(f"{OUT}/dataset"),
     log:

@@ -4,15 +4,14 @@ localrules:
 
 rule report:
     input:
-        audit=rules.audit.output.report,
-        rows=rules.audit.output.rows,
+        audit=rules.audit_rows.output.report,
+        rows=rules.audit_rows.output.rows,
         manifest=rules.shard.output.manifest,
         completions=rules.merge.output.completions,
         failed=rules.merge.output.failed,
         dataset=rules.dataset.output,
         verify=rules.verify.output,
         code=code("report"),
-        template=shown(PACKAGE / "report.html.j2"),
     output:
         f"{OUT}/report.html",
     log:

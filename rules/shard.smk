@@ -1,6 +1,6 @@
 rule shard:
     input:
-        rows=rules.audit.output.rows,
+        rows=rules.audit_rows.output.rows,
         gate=rules.audit_gate.output,
         code=code("shard"),
     output:

@@ -5,8 +5,8 @@ localrules:
 rule verify:
     input:
         data=RUN.inputs,
-        rows=rules.audit.output.rows,
-        rejected=rules.audit.output.rejected,
+        rows=rules.audit_rows.output.rows,
+        rejected=rules.audit_rows.output.rejected,
         kept=rules.shard.output.kept,
         completions=rules.merge.output.completions,
         failed=rules.merge.output.failed,

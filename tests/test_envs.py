@@ -7,7 +7,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ENVS = Path(__file__).resolve().parent.parent / "envs"
+from tests.made.paths import ROOT
+
+ENVS = ROOT / "envs"
 LOCKS = sorted(ENVS.glob("*.txt"))
 WISHES = sorted(ENVS.glob("*.in"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")

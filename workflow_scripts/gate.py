@@ -9,9 +9,10 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.config import read_run
-from workflow_scripts.config_audit import Audit
-from workflow_scripts.progress import say, write_atomically
+from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.log import say
+from workflow_scripts.config.audit import Audit
+from workflow_scripts.config.load import read_run
 
 
 def audit_faults(report: dict[str, Any], settings: Audit) -> list[str]:

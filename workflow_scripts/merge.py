@@ -12,10 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workflow_scripts.config import read_run
-from workflow_scripts.identity import file_sha256
-from workflow_scripts.progress import say
-from workflow_scripts.tables import COMPLETIONS, FAILED, read_batches, table_writer
+from workflow_scripts.base.files import file_sha256
+from workflow_scripts.base.log import say
+from workflow_scripts.config.load import read_run
+from workflow_scripts.tables.columns import COMPLETIONS, FAILED
+from workflow_scripts.tables.parquet import read_batches, table_writer
 
 BATCH = 1024
 

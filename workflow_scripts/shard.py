@@ -10,10 +10,12 @@ import orjson
 import polars as pl
 import pyarrow.parquet as pq
 
-from workflow_scripts.config import read_run
-from workflow_scripts.identity import file_sha256, shard_of
-from workflow_scripts.progress import say, write_atomically
-from workflow_scripts.tables import SHARD, table_writer
+from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base.log import say
+from workflow_scripts.config.load import read_run
+from workflow_scripts.identity import shard_of
+from workflow_scripts.tables.columns import SHARD
+from workflow_scripts.tables.parquet import table_writer
 
 PASS_BYTES = 512 << 20  # of conversations held in memory at a time
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.config import read_run
+from workflow_scripts.config.load import read_run
 
 
 def read(path: Path) -> Any:

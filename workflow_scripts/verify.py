@@ -11,10 +11,12 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.config import read_run
-from workflow_scripts.progress import say, write_atomically
-from workflow_scripts.read_input import input_files, read_lines
-from workflow_scripts.training_table import side_files
+from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.log import say
+from workflow_scripts.config.load import read_run
+from workflow_scripts.input.files import input_files
+from workflow_scripts.input.lines import read_lines
+from workflow_scripts.tables.parquet import side_files
 
 EXAMPLES = 5
 ID = pl.Schema({"row_id": pl.String})

@@ -1,0 +1,141 @@
+"""Prompts against transformers' own rendering, against ids worked by hand, and on any text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.made.model import (
+    IM_END,
+    IM_START,
+    TEMPLATE,
+    THINK,
+    THINK_CLOSE,
+    byte_tokenizer,
+    make_model,
+)
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.model.prompts import MASK, PromptError, Prompts
+
+USER = [{"role": "user", "content": "Hi"}]
+TEXT = st.text() | st.lists(
+    st.sampled_from(["<|im_end|>", "<think>", "</think>", "<|im_", "end|>", MASK, "0", "a", "\n"])
+).map("".join)
+
+
+def make(thinking: bool = True, template: str = TEMPLATE) -> Prompts:
+    return Prompts(byte_tokenizer().to_str(), template, {}, thinking, [IM_END])
+
+
+TINY = make()
+
+
+def test_ids_by_hand() -> None:
+    expected = [IM_START, *b"user\nHi", IM_END, 10, IM_START, *b"assistant\n", THINK, 10]
+    assert TINY.prompt_ids(USER) == expected
+    closed = [*expected[:-1], 10, 10, THINK_CLOSE, 10, 10]
+    assert make(thinking=False).prompt_ids(USER) == closed
+
+
+def test_control_tokens_in_user_text_stay_text() -> None:
+    text = "a<|im_end|>\n<think>b"
+    ids = TINY.prompt_ids([{"role": "user", "content": text}])
+    assert ids[:6] == [IM_START, *b"user\n"]
+    assert ids[6 : 6 + len(text)] == list(text.encode())
+    assert ids[6 + len(text)] == IM_END
+
+
+@given(TEXT, TEXT)
+@example(MASK, f"{MASK}3{MASK}")
+def test_any_text_comes_back_and_opens_nothing(system: str, text: str) -> None:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+    ids = TINY.prompt_ids(messages)
+    head = [IM_START, *b"system\n", *system.encode(), IM_END, 10]
+    body = [IM_START, *b"user\n", *text.encode(), IM_END, 10]
+    assert ids == [*head, *body, IM_START, *b"assistant\n", THINK, 10]
+
+
+KEEPING = TEMPLATE.replace("loop.last and", "(loop.last or preserve_thinking) and")
+TALK = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b", "reasoning_content": "r"},
+    {"role": "user", "content": "c"},
+]
+
+
+def test_reasoning_in_the_history() -> None:
+    """As the template does it, which leaves it out; or kept, with the switch of Qwen3.6."""
+    kept = Prompts(byte_tokenizer().to_str(), KEEPING, {}, True, [IM_END], keep_reasoning=True)
+    turn = [IM_START, *b"user\na", IM_END, 10, IM_START, *b"assistant\n"]
+    assert kept.prompt_ids(TALK)[: len(turn) + 4] == [*turn, THINK, 10, ord("r"), 10]
+    assert TINY.prompt_ids(TALK)[: len(turn) + 2] == [*turn, ord("b"), IM_END]
+    with pytest.raises(ConfigError, match="leaves earlier reasoning out even with preserve_thinki"):
+        Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, True, [IM_END], keep_reasoning=True)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_same_as_transformers(tmp_path: Path, thinking: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = make_model(tmp_path / "m")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), chat_template=TEMPLATE
+    )
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Grüß Gott, 你好 🙂"},
+        {"role": "assistant", "content": "Hello", "reasoning_content": "A greeting."},
+        {"role": "user", "content": "and now?"},
+    ]
+    expected = theirs.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, enable_thinking=thinking
+    )
+    assert make(thinking).prompt_ids(messages) == expected["input_ids"]
+
+
+def test_the_demo_model_as_transformers_renders_it() -> None:
+    folder = Path("models/smollm2-135m-instruct")
+    if not folder.is_dir():
+        pytest.skip("no demo model; run `make setup`")
+    transformers = pytest.importorskip("transformers")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), chat_template=config["chat_template"]
+    )
+    ours = Prompts((folder / "tokenizer.json").read_text(), config["chat_template"], {}, False, [2])
+    lines = [p.read_text().splitlines() for p in sorted(Path("data/demo").glob("*.jsonl"))]
+    records = [json.loads(line) for part in lines for line in part]
+    checked = 0
+    for record in records:
+        messages = record.get("messages")
+        if messages and messages[-1]["role"] == "assistant":
+            expected = theirs.apply_chat_template(messages[:-1], add_generation_prompt=True)
+            assert ours.prompt_ids(messages[:-1]) == expected["input_ids"]
+            checked += 1
+    assert checked > 30
+
+
+def test_a_template_that_refuses() -> None:
+    refusing = make(template="{{ raise_exception('no system turn, please') }}")
+    with pytest.raises(PromptError, match="no system turn, please"):
+        refusing.prompt_ids(USER)
+
+
+def test_a_template_that_prints_the_date_is_an_error() -> None:
+    dated = make(template="{{ strftime_now('%Y') }}")
+    with pytest.raises(ConfigError, match="model.chat_template"):
+        dated.prompt_ids(USER)
+
+
+def test_a_template_with_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        make(template="a\n{% if %}")
+
+
+def test_thinking_needs_think_tokens() -> None:
+    raw = json.loads(byte_tokenizer().to_str())
+    raw["added_tokens"] = [t for t in raw["added_tokens"] if "think" not in t["content"]]
+    with pytest.raises(ConfigError, match="model.thinking"):
+        Prompts(json.dumps(raw), TEMPLATE, {}, True, [IM_END])

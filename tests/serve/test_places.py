@@ -1,0 +1,217 @@
+"""Places on servers, without servers: who gets them, and that no server runs short of work."""
+
+import asyncio
+import contextlib
+import heapq
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.made.paths import RECORDED
+from tests.made.workspace import Workspace, chat
+from tests.stand_ins.gpus import FAKE
+from workflow_scripts.config.load import load
+from workflow_scripts.engine.protocol import Facts
+from workflow_scripts.generate.retries import RETRY_VARIABLE
+from workflow_scripts.identity import rehearsal_length
+from workflow_scripts.serve.address import CLUSTER_VARIABLE
+from workflow_scripts.serve.daemon import Host
+from workflow_scripts.serve.gpus import Gpu
+from workflow_scripts.serve.metrics import Metrics, counters
+from workflow_scripts.serve.seats import Job, Seat
+from workflow_scripts.workflow.run import Run, open_shards
+
+
+class Told:
+    """A job's connection that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(json.loads(line))
+
+
+def host(folder: Path, servers: int, limit: int, shards: int = 8) -> Host:
+    """A daemon whose servers are all ready."""
+    work = Workspace.create(folder, [chat("Question?")])
+    work.configure(engine={"kind": "sglang", "python": "python"})
+    seats = []
+    for i in range(servers):
+        lock = open(os.devnull)  # noqa: SIM115
+        seat = Seat(i, Gpu(i, f"GPU-{i}", "H200", 0, 143771, None, None), lock)
+        seat.state, seat.limit, seat.facts = "ready", limit, Facts(limit, 4096, {})
+        engine = SimpleNamespace(url=f"http://{i}")
+        seat.server = SimpleNamespace(engine=engine, started=0.0)  # type: ignore[assignment]
+        seats.append(seat)
+    return Host(load(work.config | {"output_dir": str(work.out), "shards": shards}), "hash", seats)
+
+
+def job(name: str, requests: int) -> Job:
+    made = Job(Told(), name)  # type: ignore[arg-type]
+    made.waiting.extend([None] * requests)
+    return made
+
+
+def test_places_that_fall_free_go_to_the_next_shard(tmp_path: Path) -> None:
+    """By hand: three places, the first shard has two requests, the second five. The second gets
+    the place left over, then each one that falls free: the server stays full until the end."""
+    made = host(tmp_path / "w", 1, 3)
+    seat, (first, second) = made.seats[0], (job("0000", 2), job("0001", 5))
+    made.jobs = [first, second]
+    made.grant()
+    assert (len(first.leases), len(second.leases)) == (2, 1)
+    full = []
+    while lease := next(iter(first.leases or second.leases), None):
+        owner = first if lease in first.leases else second
+        made._free(owner, {"lease": lease, "tokens": 10, "fault": None})
+        full.append(len(seat.leases))
+    assert full == [3, 3, 3, 3, 2, 1, 0]
+    assert seat.tokens == 70 and len(first.writer.lines) == 2  # type: ignore[attr-defined]
+
+
+def idle_share(made: Host, shards: int, rows: int, opened: int) -> float:
+    """Share of the places' time that stands free while rows are left to ask, in simulated time.
+
+    Lengths are those of the rehearsal on two H200s; a step is a token, and a shard's job takes 60
+    steps (four seconds there) to start.
+    """
+    coming = [job(f"{k:04d}", rows) for k in range(shards)]
+    places = sum(seat.limit for seat in made.seats)
+    ends: list[tuple[int, int, str, Job]] = []
+    starts = [(60, k) for k in range(min(opened, shards))]
+    left, now, idle, total, asked = {}, 0, 0, 0, 0
+    while starts or ends:
+        at = min(([starts[0][0]] if starts else []) + ([ends[0][0]] if ends else []))
+        if now >= 60 and asked < shards * rows:
+            idle += (at - now) * (places - len(ends))
+            total += (at - now) * places
+        now = at
+        while starts and starts[0][0] == now:
+            new = coming[starts.pop(0)[1]]
+            left[new.shard] = rows
+            made.jobs.append(new)
+            made.grant()
+        while ends and ends[0][0] == now:
+            _, _, name, owner = heapq.heappop(ends)
+            made._free(owner, {"lease": name, "tokens": 1, "fault": None})
+            left[owner.shard] -= 1
+            if not left[owner.shard]:
+                made.jobs.remove(owner)
+                if len(left) + len(starts) < shards:
+                    starts.append((now + 60, len(left) + len(starts)))
+        for owner in made.jobs:
+            for told in owner.writer.lines:  # type: ignore[attr-defined]
+                asked += 1
+                length = rehearsal_length((120, 480), f"row {asked}", 0)
+                heapq.heappush(ends, (now + length, asked, told["lease"], owner))
+            owner.writer.lines.clear()  # type: ignore[attr-defined]
+    assert asked == shards * rows
+    return idle / total
+
+
+def test_servers_stay_full_while_rows_are_left(tmp_path: Path) -> None:
+    """Two servers with 147 places each and 16 shards of 275 rows, as on the two H200s where seven
+    open shards left a server with 20 requests of 128 twice in 210 s."""
+    assert idle_share(host(tmp_path / "seven", 2, 147), 16, 275, 7) > 0.1
+    assert idle_share(host(tmp_path / "rule", 2, 147), 16, 275, open_shards(2)) < 0.01
+    assert idle_share(host(tmp_path / "large", 7, 147), 80, 500, open_shards(7)) < 0.01
+
+
+def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_GPUS", "2")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    work = Workspace.create(tmp_path / "w", [chat("Question?")])
+    work.configure(engine={"kind": "sglang", "python": "python"})
+    monkeypatch.chdir(work.folder)
+    given = SimpleNamespace(cores=7)
+    snakemake = SimpleNamespace(remote_exec=False, resource_settings=given, global_resources={})
+    run = Run(load(work.config), snakemake)
+    run.limit()
+    assert snakemake.global_resources == {"place": 18} and run.threads() == 0
+    assert (run.cores, run.small, run.gpu) == (7, True, 1)
+    # on a cluster: these GPUs are the login node's
+    given.cores, snakemake.global_resources = None, {}
+    run.limit()
+    assert snakemake.global_resources == {} and run.cores == 1
+    # inside a job of it: the cores are the node's
+    given.cores, snakemake.remote_exec = 192, True
+    monkeypatch.setenv(CLUSTER_VARIABLE, "")
+    run.limit()
+    assert os.environ[CLUSTER_VARIABLE] and snakemake.global_resources == {} and run.cores == 1
+
+
+def test_free_places_are_noticed_while_shards_wait(tmp_path: Path) -> None:
+    """By hand: five places, one job with four requests, eight shards."""
+    made = host(tmp_path / "w", 1, 5)
+    made.jobs = [job("0000", 4)]
+    made.grant()
+    assert not made._short_of_work()  # one of five is no more than a fifth
+    made._free(made.jobs[0], {"lease": next(iter(made.jobs[0].leases)), "tokens": 1, "fault": None})
+    assert made._short_of_work()
+    folder = Path(made.config.output_dir) / "generate/hash"
+    folder.mkdir(parents=True)
+    for k in range(1, 8):
+        (folder / f"shard-{k:04d}.parquet").touch()
+    assert not made._short_of_work()  # the last shard: nothing else could be asked
+
+
+@pytest.mark.parametrize(("silent_s", "ends"), [(600, False), (1801, True)])
+def test_a_run_that_lives_but_sends_no_job_is_not_waited_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: float, ends: bool
+) -> None:
+    """Seen: a Snakemake whose output nobody read any more hung for two hours, servers beside it."""
+    made = host(tmp_path / "w", 1, 5)
+    monkeypatch.setattr(made, "_more_to_come", lambda: True)
+    made.last_job = time.monotonic() - silent_s
+
+    async def wait() -> None:
+        async with asyncio.timeout(1):
+            await made.idle()
+
+    with contextlib.suppress(TimeoutError):
+        asyncio.run(wait())
+    assert made.stopping.is_set() == ends
+
+
+def test_speed_counts_tokens_of_unfinished_answers(tmp_path: Path) -> None:
+    """From a recording of a real server's /metrics: its decode counter, line 15."""
+    text = (RECORDED / "metrics.txt").read_bytes()
+    found = counters(text)
+    assert found["decoded"] == 294960 and round(found["kv_use"], 3) == 0.209
+    assert found["state_use"] == 1.0 and found["accept_length"] == 0.0
+    speed = Metrics(tmp_path / "metrics.jsonl")._speed
+    assert speed(0, 100.0, 0.0) is None
+    assert speed(0, 104.0, 6000.0) == 1500.0
+    assert speed(0, 105.0, 10.0) is None  # the server was started again: its counter too
+    assert speed(0, 107.0, 3010.0) == 1500.0
+
+
+def test_a_clusters_job_counts_the_retry_as_its_snakemake_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snakemake on the node records the job's parameters, and its targets are not the user's: with
+    another count the next run would find the shard changed and do it again."""
+    work = Workspace.create(tmp_path / "w", [chat("Question?")])
+    monkeypatch.chdir(work.folder)
+    monkeypatch.setenv(RETRY_VARIABLE, "")  # so that it is gone again afterwards
+    monkeypatch.delenv(RETRY_VARIABLE)
+    wildcards = SimpleNamespace(shard="0000")
+
+    def count(remote: bool, targets: set[str]) -> int:
+        settings = SimpleNamespace(targets=targets)
+        snakemake = SimpleNamespace(remote_exec=remote, dag_settings=settings)
+        return Run(load(work.config), snakemake).retry_round(wildcards)
+
+    assert count(True, {"results/a"}) == count(False, {"all"}) == 0
+    on_login_node = count(False, {"retry_failed"})  # leaves its mark for jobs to inherit
+    assert on_login_node == count(True, {"results/a"}) == 1

@@ -1,0 +1,58 @@
+"""The dataset card, README.md beside the data, in the form that Hugging Face shows."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workflow_scripts.base.files import write_atomically
+from workflow_scripts.config.sections import Config
+from workflow_scripts.pages.text import environment
+
+TEMPLATE = Path(__file__).with_name("card.md.j2")
+SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
+
+
+def front_matter(config: Config, rows: dict[str, int]) -> dict[str, Any]:
+    """The card's metadata: licence, splits as `load_dataset` takes them, size, tags."""
+    total = sum(rows[name] for name in ("train", "validation", "drafter"))
+    names = ["train", "validation"] + ["drafter"] * bool(rows["drafter"])
+    splits = [{"split": name, "path": f"{name}-*.parquet"} for name in names]
+    size = next((name for most, name in SIZES if total < most), "1M<n<10M")
+    return {
+        "license": config.dataset.license or "unknown",
+        "task_categories": ["text-generation"],
+        "size_categories": [size],
+        "tags": ["synthetic", "tracemill", "speculative-decoding"],
+        "configs": [{"config_name": "default", "data_files": splits}],
+    }
+
+
+def write_card(
+    path: Path,
+    config: Config,
+    stats: dict[str, Any],
+    audit: dict[str, Any] | None,
+    exports: dict[str, Any],
+) -> None:
+    """Write the card.
+
+    Args:
+        stats: what stats.json holds.
+        audit: what audit/report.json holds, if there was an audit.
+        exports: what write_exports wrote.
+    """
+    made = environment(html=False)
+    # user's texts in a table's cell: no line may end it, no bar split it
+    made.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    front = yaml.safe_dump(front_matter(config, stats["rows"]), sort_keys=False)
+    text = made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        front=front,
+        config=config,
+        stats=stats,
+        audit=audit,
+        exports=exports,
+        identity=stats["run"],
+        model=Path(config.model.path).name,
+    )
+    write_atomically(path, text.encode("utf-8", "replace"))

@@ -1,0 +1,128 @@
+"""Places at servers that a job alone uses: attached ones and the embedded engine."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from workflow_scripts.config.sections import Generate
+from workflow_scripts.engine.places import NoServer, Place, in_flight
+from workflow_scripts.engine.protocol import Backend, EngineError, Facts
+
+PROBE_EVERY_S = 2.0
+
+# ---- places at servers that this job alone uses ----
+
+
+@dataclass(slots=True)
+class OwnSeat:
+    """A server with its limit and the places taken there."""
+
+    engine: Backend
+    facts: Facts
+    limit: int
+    taken: list[Place] = field(default_factory=list)
+    answered: int = 0
+    down: bool = False
+
+
+class OwnPlaces:
+    """Places at servers that this job alone uses: attached ones and the embedded engine.
+
+    Args:
+        engines: the servers, with what each says of itself.
+        settings: the configuration's `generate`.
+        reconnect_s: seconds without any server before the job stops.
+        say: takes a line for the log.
+    """
+
+    def __init__(
+        self,
+        engines: list[tuple[Backend, Facts]],
+        settings: Generate,
+        reconnect_s: float,
+        say: Callable[[str], None],
+    ):
+        self.seats = [OwnSeat(e, facts, in_flight(settings, facts)) for e, facts in engines]
+        self.stall_s = settings.stall_timeout_s
+        self.reconnect_s = reconnect_s
+        self.say = say
+        self._freed = asyncio.Event()
+        self._watchers: list[asyncio.Task[None]] = []
+        self._all_down_since: float | None = None
+
+    @property
+    def capacity(self) -> int:
+        return sum(seat.limit for seat in self.seats)
+
+    async def __aenter__(self) -> "OwnPlaces":
+        self._watchers = [asyncio.create_task(self._watch(seat)) for seat in self.seats]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._watchers:
+            task.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    async def take(self) -> Place:
+        while True:
+            free = [s for s in self.seats if not s.down and len(s.taken) < s.limit]
+            if free:
+                seat = min(free, key=lambda s: len(s.taken) / s.limit)
+                place = Place(uuid.uuid4().hex, seat.engine, seat.facts.context)
+                seat.taken.append(place)
+                return place
+            if all(seat.down for seat in self.seats):
+                self._all_down_since = self._all_down_since or time.monotonic()
+                if time.monotonic() - self._all_down_since > self.reconnect_s:
+                    urls = ", ".join(seat.engine.url for seat in self.seats)
+                    raise NoServer(
+                        f"no server has answered for {self.reconnect_s:.0f} s ({urls}); start it "
+                        "again and rerun: finished rows are kept, only the others are asked"
+                    )
+            self._freed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await self._freed.wait()
+
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
+        seat = next(s for s in self.seats if s.engine is place.engine)
+        seat.taken.remove(place)
+        seat.answered += error is None
+        self._freed.set()
+        if error is not None and error.reason == "unreachable":
+            if not seat.down:
+                seat.down = True
+                self.say(f"server set aside: {error}")
+            await asyncio.sleep(0.2)
+
+    async def _watch(self, seat: OwnSeat) -> None:
+        """Bring a server back that answers again; give up requests of one that stands still."""
+        last: object = None
+        moved = time.monotonic()
+        while True:
+            await asyncio.sleep(min(self.stall_s / 4, PROBE_EVERY_S))
+            now: object = None
+            with suppress(Exception):  # a probe that fails shows no progress
+                now = (seat.answered, await _within(self.stall_s / 4, seat.engine.progress))
+            if seat.down and now is not None:
+                seat.down, self._all_down_since = False, None
+                seat.engine.since = time.monotonic()
+                self.say(f"server is back: {seat.engine.url}")
+            if not seat.taken or (now is not None and now != last):
+                moved = time.monotonic()
+            last = now if now is not None else last
+            if time.monotonic() - moved > self.stall_s:
+                self.say(f"{seat.engine.url}: no progress; {len(seat.taken)} requests given up")
+                for place in seat.taken:
+                    if place.task is not None:
+                        place.given_up = True
+                        place.task.cancel()
+                moved = time.monotonic()
+
+
+async def _within(seconds: float, call: Callable[[], Awaitable[object]]) -> object:
+    async with asyncio.timeout(max(seconds, 1.0)):
+        return await call()

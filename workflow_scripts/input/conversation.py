@@ -1,0 +1,188 @@
+"""One conversation out of any of the forms that datasets use, or the reason why not."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from workflow_scripts.config.audit import Columns, Rules
+from workflow_scripts.identity import digest
+from workflow_scripts.input.dialects import SYSTEM_COLUMNS, TurnReader
+from workflow_scripts.input.reject import Reject
+from workflow_scripts.input.turn import Turn
+
+__all__ = ["Conversation", "Reject", "Turn", "prompt_hash", "read_conversation"]
+
+THINK = re.compile(r"\A\s*<think>(.*?)</think>(.*)\Z", re.DOTALL)
+FOUND = Columns()  # no column is forced
+
+
+@dataclass(slots=True)
+class Conversation:
+    """An optional system turn, then user and assistant turns in strict alternation, ending with
+    an assistant turn (content None where the input has no response). Before an assistant turn
+    there can be assistant turns that call tools, each with its tool turns. `used` names the
+    declared rules that were applied."""
+
+    turns: list[Turn]
+    used: list[str] = field(default_factory=list)
+
+    def responses(self) -> list[Turn]:
+        """The assistant turns that are asked."""
+        return [turn for turn in self.turns if turn.role == "assistant" and not turn.tool_calls]
+
+
+def read_conversation(
+    record: dict[str, Any], rules: Rules, columns: Columns = FOUND
+) -> Conversation:
+    """Bring a record to the one internal form. A null counts as an absent key.
+
+    Raises:
+        Reject: with the reason class that the audit counts.
+    """
+    used: list[str] = []
+    if columns is FOUND and (turns := _plain(record)):
+        if "think>" in (turns[1].content or ""):
+            _split_reasoning(turns[1], rules, used)
+        return Conversation(turns, used)
+    turns = TurnReader(record, rules, columns, used).turns()
+    return Conversation(_ordered(turns, rules, used), used)
+
+
+def _plain(record: dict[str, Any]) -> list[Turn] | None:
+    """The form that nearly all rows have, in a tenth of the time: one question and one answer in
+    `messages`, nothing to decide. None for any other row."""
+    turns = record.get("messages")
+    if not (isinstance(turns, list) and len(turns) == 2) or any(
+        k in record for k in SYSTEM_COLUMNS
+    ):
+        return None
+    one, two = turns
+    if not (isinstance(one, dict) and isinstance(two, dict) and len(one) == len(two) == 2):
+        return None
+    asked, answer = one.get("content"), two.get("content")
+    if one.get("role") != "user" or two.get("role") != "assistant":
+        return None
+    if not (isinstance(asked, str) and isinstance(answer, str) and asked.strip()):
+        return None
+    if not (_is_unicode(asked) and _is_unicode(answer)):
+        return None
+    return [Turn("user", asked), Turn("assistant", answer)]
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _ordered(turns: list[Turn], rules: Rules, used: list[str]) -> list[Turn]:
+    """Apply the declared rules until the turns alternate."""
+    head: list[Turn] = []
+    rest = list(turns)
+    while rest and rest[0].role == "system":
+        turn = rest.pop(0)
+        if head:
+            _declared(rules.second_system, "second_system", "a second system turn", used)
+            head[0].content = f"{head[0].content}\n\n{turn.content}"
+        else:
+            head.append(Turn(turn.role, turn.content))
+    out: list[Turn] = []
+    for turn in rest:
+        _place(turn, out, rules, used)
+    users = [turn for turn in out if turn.role == "user"]
+    if not users:
+        raise Reject("no_user_turn", "the conversation has no user turn")
+    for turn in users:
+        if not (turn.content or "").strip():
+            raise Reject("empty_prompt", "a user turn is empty or only white space")
+    if out[-1].role != "assistant":
+        out.append(Turn("assistant", None))
+    if out[-1].tool_calls:
+        used.append("trailing_call_dropped")
+        while out and (out[-1].role != "assistant" or out[-1].tool_calls):
+            out.pop()
+        if not out:
+            raise Reject("only_tool_calls", "every assistant turn is a call, none is to answer")
+    for turn in out:
+        if turn.role == "assistant":
+            _split_reasoning(turn, rules, used)
+    if head and not (head[0].content or "").strip():
+        head = []
+        used.append("empty_system_dropped")
+    return head + out
+
+
+def _place(turn: Turn, out: list[Turn], rules: Rules, used: list[str]) -> None:
+    """Add a turn to those before it."""
+    last = out[-1] if out else None
+    previous = last.role if last else None
+    called = bool(last and last.tool_calls)
+    if turn.role == "system":
+        raise Reject("system_in_the_middle", "a system turn after the first other turn")
+    if turn.role == "assistant" and last is None:
+        what = "the first turn is an assistant's"
+        _declared(rules.leading_assistant, "leading_assistant", what, used)
+    elif turn.role == "tool":
+        if not called and previous != "tool":
+            raise Reject("tool_order", "a tool turn without a call before it")
+        out.append(turn)
+    elif called and not turn.tool_calls:
+        raise Reject("tool_order", f"a call, then no tool turn but one of the {turn.role}")
+    elif turn.role == "user" and previous == "tool":
+        raise Reject("tool_order", "a tool turn, then no assistant turn but one of the user")
+    elif last and turn.role == previous == "user":
+        _declared(rules.repeated_user, "repeated_user", "two user turns in a row", used)
+        last.content = f"{last.content}\n\n{turn.content}"
+    elif last and turn.role == previous == "assistant":
+        if called:
+            used.append("parallel_calls_joined")
+        else:
+            what = "two assistant turns in a row"
+            _declared(rules.repeated_assistant, "repeated_assistant", what, used)
+        if rules.repeated_assistant == "last" and not called:
+            out[-1] = turn
+        else:
+            out[-1] = _joined(last, turn)
+    else:
+        out.append(turn)
+
+
+def _joined(one: Turn, two: Turn) -> Turn:
+    texts = [t for t in (one.content, two.content) if t]
+    content = "\n\n".join(texts) if texts else two.content
+    reasons = [t for t in (one.reasoning, two.reasoning) if t]
+    calls = [*(one.tool_calls or []), *(two.tool_calls or [])]
+    return Turn("assistant", content, "\n\n".join(reasons) or None, calls or None)
+
+
+def _declared(choice: str, name: str, what: str, used: list[str]) -> None:
+    if choice == "reject":
+        raise Reject(name, f"{what}; audit.rules.{name} is `reject`")
+    used.append(name)
+
+
+def _split_reasoning(turn: Turn, rules: Rules, used: list[str]) -> None:
+    """Reasoning in think tags goes to its own field. Only a leading <think> counts: tags inside
+    an answer are the answer's text."""
+    text = turn.content
+    if text is None or turn.reasoning is not None:
+        return
+    match = THINK.match(text)
+    if match:
+        turn.reasoning, turn.content = match[1].strip("\n"), match[2].lstrip("\n")
+    elif text.count("</think>") == 1 and "<think>" not in text:
+        what = "an old response closes a reasoning that it never opened"
+        _declared(rules.reasoning_closer_only, "reasoning_closer_only", what, used)
+        before, _, after = text.partition("</think>")
+        turn.reasoning, turn.content = before.strip("\n"), after.lstrip("\n")
+
+
+def asked(messages: list[dict[str, Any]]) -> str:
+    """The user's texts of a conversation."""
+    return "\n".join(m["content"] for m in messages if m["role"] == "user" and m["content"])
+
+
+def prompt_hash(messages: list[dict[str, Any]]) -> str:
+    """Hash of the system and user texts: equal for conversations that ask the same."""
+    return digest(*(f"{m['role']}\n{m['content']}" for m in messages if m["role"] != "assistant"))

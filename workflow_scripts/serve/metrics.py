@@ -1,0 +1,115 @@
+"""The metrics file: what each server does every few seconds, and what befell it. Append-only."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from workflow_scripts.engine.http import PROBE_S
+from workflow_scripts.engine.protocol import EngineError
+from workflow_scripts.serve.gpus import all_gpus
+
+# Prometheus names (prefix `sglang:`) -> ours; absent ones stay null. The gauges are stale while a
+# server is idle, so running and queued come from /v1/loads.
+GAUGES = {
+    "full_token_usage": "kv_use",
+    "mamba_usage": "state_use",
+    "spec_accept_length": "accept_length",
+    "num_retracted_requests_total": "retractions",
+}
+SAMPLE = re.compile(rb"^sglang:(\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+
+def counters(text: bytes) -> dict[str, float]:
+    """What a server's /metrics say, by our names.
+
+    `decoded` counts tokens as they are generated, those of unfinished answers too;
+    generation_tokens_total only moves when an answer ends.
+    """
+    found: dict[str, float] = {}
+    for name, labels, value in SAMPLE.findall(text):
+        if ours := GAUGES.get(name.decode()):
+            found[ours] = float(value)
+        elif name == b"realtime_tokens_total" and b'mode="decode"' in labels:
+            found["decoded"] = found.get("decoded", 0.0) + float(value)
+    return found
+
+
+class Metrics:
+    """Writes lines to a metrics file; one writer per file."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+        self._host = socket.gethostname()
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def event(self, server: int | None, what: str, text: str) -> None:
+        """Something that befell a server, or with None the host."""
+        name = None if server is None else str(server)
+        self._line({"t": time.time(), "event": what, "server": name, "text": text[:4000]})
+
+    def _line(self, entry: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the supervision of servers
+            self._file.write(orjson.dumps(entry) + b"\n")
+
+    async def write(self, seats: Sequence[Any]) -> None:
+        """One line per server."""
+        gpus = {gpu.uuid: gpu for gpu in await asyncio.to_thread(all_gpus)}
+        for seat in seats:
+            now = time.time()
+            told = await self._told(seat) if seat.state == "ready" else {}
+            speed = self._speed(seat.number, now, told.get("decoded", 0.0) if told else None)
+            gpu = gpus.get(seat.gpu.uuid)
+            server = seat.server
+            self._line(
+                {
+                    "t": now,
+                    "server": str(seat.number),
+                    "host": self._host,
+                    "gpu": seat.gpu.uuid,
+                    "url": server.engine.url if server and server.engine else None,
+                    "state": seat.state,
+                    "age_s": round(time.monotonic() - server.started, 1) if server else None,
+                    "running": told.get("running"),
+                    "queued": told.get("queued"),
+                    "max_running": seat.facts.max_running if seat.facts else None,
+                    "in_flight": len(seat.leases),
+                    "limit": seat.limit,
+                    "generated_tokens": seat.tokens,
+                    "tokens_per_s": speed,
+                    **{name: told.get(name) for name in GAUGES.values()},
+                    "gpu_util": gpu.util if gpu else None,
+                    "gpu_mem_mib": gpu.used_mib if gpu else None,
+                    "gpu_mem_total_mib": gpu.total_mib if gpu else None,
+                    "watts": gpu.watts if gpu else None,
+                }
+            )
+
+    def _speed(self, server: int, now: float, decoded: float | None) -> float | None:
+        """Tokens per second since the line before; None where the counter began anew."""
+        if decoded is None:
+            self._before.pop(server, None)
+            return None
+        then, before = self._before.get(server, (now, decoded))
+        self._before[server] = (now, decoded)
+        if now <= then or decoded < before:
+            return None
+        return round((decoded - before) / (now - then), 1)
+
+    async def _told(self, seat: Any) -> dict[str, Any]:
+        """What the server says; missing where it does not answer in time."""
+        found: dict[str, Any] = {}
+        with contextlib.suppress(EngineError, TimeoutError, KeyError, TypeError):
+            async with asyncio.timeout(PROBE_S):
+                loads = await seat.server.engine.loads()
+                found["running"] = sum(x["num_running_reqs"] for x in loads)
+                found["queued"] = sum(x["num_waiting_reqs"] for x in loads)
+                found |= counters(await seat.server.engine.prometheus())
+        return found

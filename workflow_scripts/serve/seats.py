@@ -1,0 +1,63 @@
+"""GPUs with their servers, and the jobs that hold places on them."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import orjson
+
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.engine.protocol import Facts
+from workflow_scripts.serve.gpus import Gpu, lease, usable_gpus
+from workflow_scripts.serve.server import Server
+
+DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """One GPU, its server and the places on it."""
+
+    number: int
+    gpu: Gpu
+    lock: IO[str]
+    server: Server | None = None
+    facts: Facts | None = None
+    limit: int = 0
+    state: str = "starting"
+    leases: dict[str, "Job"] = field(default_factory=dict)
+    tokens: int = 0
+    freed: int = 0
+
+    @property
+    def free(self) -> bool:
+        return self.state == "ready" and len(self.leases) < self.limit
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A connected job: requests that wait for a place, and the places it holds."""
+
+    writer: asyncio.StreamWriter
+    shard: str
+    waiting: deque[None] = field(default_factory=deque)
+    leases: dict[str, Seat] = field(default_factory=dict)
+
+    def tell(self, **message: Any) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(orjson.dumps(message) + b"\n")
+
+
+def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
+    """Lease the GPUs to use.
+
+    Raises:
+        ConfigError: there are none, or all are taken.
+    """
+    gpus = usable_gpus(wanted)
+    taken = [(gpu, lease(gpu)) for gpu in gpus]
+    seats = [Seat(i, gpu, lock) for i, (gpu, lock) in enumerate(taken) if lock is not None]
+    if not seats:
+        raise ConfigError("engine.gpus: all GPUs are used by other runs on this host")
+    return seats

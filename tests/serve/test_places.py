@@ -55,6 +55,10 @@ def host(folder: Path, servers: int, limit: int, shards: int = 8) -> Host:
     return Host(load(work.config | {"output_dir": str(work.out), "shards": shards}), "hash", seats)
 
 
+def free(made: Host, owner: Job, lease: str) -> None:
+    made.grants.free(owner, lease, 10, None)
+
+
 def job(name: str, requests: int) -> Job:
     made = Job(Told(), name)  # type: ignore[arg-type]
     made.waiting.extend([None] * requests)
@@ -65,14 +69,14 @@ def test_places_that_fall_free_go_to_the_next_shard(tmp_path: Path) -> None:
     """By hand: three places, the first shard has two requests, the second five. The second gets
     the place left over, then each one that falls free: the server stays full until the end."""
     made = host(tmp_path / "w", 1, 3)
-    seat, (first, second) = made.seats[0], (job("0000", 2), job("0001", 5))
-    made.jobs = [first, second]
-    made.grant()
+    seat, (first, second) = made.grants.seats[0], (job("0000", 2), job("0001", 5))
+    made.grants.jobs = [first, second]
+    made.grants.grant()
     assert (len(first.leases), len(second.leases)) == (2, 1)
     full = []
     while lease := next(iter(first.leases or second.leases), None):
         owner = first if lease in first.leases else second
-        made._free(owner, {"lease": lease, "tokens": 10, "fault": None})
+        free(made, owner, lease)
         full.append(len(seat.leases))
     assert full == [3, 3, 3, 3, 2, 1, 0]
     assert seat.tokens == 70 and len(first.writer.lines) == 2  # type: ignore[attr-defined]
@@ -85,7 +89,7 @@ def idle_share(made: Host, shards: int, rows: int, opened: int) -> float:
     steps (four seconds there) to start.
     """
     coming = [job(f"{k:04d}", rows) for k in range(shards)]
-    places = sum(seat.limit for seat in made.seats)
+    places = sum(seat.limit for seat in made.grants.seats)
     ends: list[tuple[int, int, str, Job]] = []
     starts = [(60, k) for k in range(min(opened, shards))]
     left, now, idle, total, asked = {}, 0, 0, 0, 0
@@ -98,17 +102,17 @@ def idle_share(made: Host, shards: int, rows: int, opened: int) -> float:
         while starts and starts[0][0] == now:
             new = coming[starts.pop(0)[1]]
             left[new.shard] = rows
-            made.jobs.append(new)
-            made.grant()
+            made.grants.jobs.append(new)
+            made.grants.grant()
         while ends and ends[0][0] == now:
             _, _, name, owner = heapq.heappop(ends)
-            made._free(owner, {"lease": name, "tokens": 1, "fault": None})
+            free(made, owner, name)
             left[owner.shard] -= 1
             if not left[owner.shard]:
-                made.jobs.remove(owner)
+                made.grants.jobs.remove(owner)
                 if len(left) + len(starts) < shards:
                     starts.append((now + 60, len(left) + len(starts)))
-        for owner in made.jobs:
+        for owner in made.grants.jobs:
             for told in owner.writer.lines:  # type: ignore[attr-defined]
                 asked += 1
                 length = rehearsal_length((120, 480), f"row {asked}", 0)
@@ -153,10 +157,10 @@ def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.Monk
 def test_free_places_are_noticed_while_shards_wait(tmp_path: Path) -> None:
     """By hand: five places, one job with four requests, eight shards."""
     made = host(tmp_path / "w", 1, 5)
-    made.jobs = [job("0000", 4)]
-    made.grant()
+    made.grants.jobs = [job("0000", 4)]
+    made.grants.grant()
     assert not made._short_of_work()  # one of five is no more than a fifth
-    made._free(made.jobs[0], {"lease": next(iter(made.jobs[0].leases)), "tokens": 1, "fault": None})
+    free(made, made.grants.jobs[0], next(iter(made.grants.jobs[0].leases)))
     assert made._short_of_work()
     folder = Path(made.config.output_dir) / "generate/hash"
     folder.mkdir(parents=True)

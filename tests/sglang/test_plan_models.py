@@ -19,7 +19,7 @@ from workflow_scripts.config.load import load
 from workflow_scripts.engine.protocol import Facts
 from workflow_scripts.plan import main, show
 from workflow_scripts.serve.gpus import Gpu
-from workflow_scripts.serve.server import surprises
+from workflow_scripts.serve.proofs import surprises
 from workflow_scripts.sglang.geometry import Geometry, geometry, read_model
 from workflow_scripts.sglang.memory import OWN_GIB, Plan, change, predict
 from workflow_scripts.sglang.settings import NoRoom

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Say what is wrong with a machine before a run.
+
+    python -m workflow_scripts.check_machine --configfile my-run.yaml
+
+One line a check: ok, WARN or FAIL, and what to do. Ends with status 1 if anything failed.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""Say what is wrong with a machine before a run.
-
-    python -m workflow_scripts.check_machine --configfile my-run.yaml
-
-One line a check: ok, WARN or FAIL, and what to do. Ends with status 1 if anything failed.
-"""
+"""All checks of a machine, and those of its GPUs and of the host."""
 
 import os
 import resource

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from workflow_scripts.serve.gpus import Call, call
 
-ENVS = Path(__file__).resolve().parent.parent / "envs"
+ENVS = Path(__file__).resolve().parents[2] / "envs"
 
 
 class Outcome(NamedTuple):

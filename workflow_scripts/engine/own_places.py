@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from workflow_scripts.config.sections import Generate
 from workflow_scripts.engine.places import NoServer, Place, in_flight
 from workflow_scripts.engine.protocol import Backend, EngineError, Facts
+from workflow_scripts.engine.stall import StallClock
 
 PROBE_EVERY_S = 2.0
-
-# ---- places at servers that this job alone uses ----
 
 
 @dataclass(slots=True)
@@ -100,8 +99,7 @@ class OwnPlaces:
 
     async def _watch(self, seat: OwnSeat) -> None:
         """Bring a server back that answers again; give up requests of one that stands still."""
-        last: object = None
-        moved = time.monotonic()
+        clock = StallClock(self.stall_s)
         while True:
             await asyncio.sleep(min(self.stall_s / 4, PROBE_EVERY_S))
             now: object = None
@@ -111,16 +109,13 @@ class OwnPlaces:
                 seat.down, self._all_down_since = False, None
                 seat.engine.since = time.monotonic()
                 self.say(f"server is back: {seat.engine.url}")
-            if not seat.taken or (now is not None and now != last):
-                moved = time.monotonic()
-            last = now if now is not None else last
-            if time.monotonic() - moved > self.stall_s:
+            if clock.look(now, waited_for=bool(seat.taken)):
                 self.say(f"{seat.engine.url}: no progress; {len(seat.taken)} requests given up")
                 for place in seat.taken:
                     if place.task is not None:
                         place.given_up = True
                         place.task.cancel()
-                moved = time.monotonic()
+                clock.restart()
 
 
 async def _within(seconds: float, call: Callable[[], Awaitable[object]]) -> object:

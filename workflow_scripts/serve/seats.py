@@ -1,4 +1,4 @@
-"""GPUs with their servers, and the jobs that hold places on them."""
+"""Leased GPUs, each with the server on it, and the jobs that hold places there."""
 
 import asyncio
 from collections import deque
@@ -12,12 +12,14 @@ from workflow_scripts.engine.protocol import Facts
 from workflow_scripts.serve.gpus import Gpu, lease, usable_gpus
 from workflow_scripts.serve.server import Server
 
-DEFAULT_LIMIT = 512  # places a job may ask for at a server whose limit is not known yet
-
 
 @dataclass(eq=False, slots=True)
 class Seat:
-    """One GPU, its server and the places on it."""
+    """One GPU, its server and the places on it.
+
+    `limit` is the number of requests in flight there, `leases` who holds them by the request's id,
+    `freed` counts answers, `tokens` those that they generated.
+    """
 
     number: int
     gpu: Gpu
@@ -55,8 +57,7 @@ def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
     Raises:
         ConfigError: there are none, or all are taken.
     """
-    gpus = usable_gpus(wanted)
-    taken = [(gpu, lease(gpu)) for gpu in gpus]
+    taken = [(gpu, lease(gpu)) for gpu in usable_gpus(wanted)]
     seats = [Seat(i, gpu, lock) for i, (gpu, lock) in enumerate(taken) if lock is not None]
     if not seats:
         raise ConfigError("engine.gpus: all GPUs are used by other runs on this host")

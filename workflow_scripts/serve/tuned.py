@@ -4,8 +4,8 @@ They are put in the configuration's place when it is loaded, so that everything 
 hash included, sees real flags.
 """
 
-import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Config
 from workflow_scripts.model.folder import model_key
 from workflow_scripts.serve.gpus import Gpu
+from workflow_scripts.sglang.version import sglang_version
 
 COMMAND = "python -m workflow_scripts.tune --configfile <this configuration>"
 MEMORY_OFF = 0.01  # of a GPU's memory; less is the same GPU with another driver
-VERSION = "import importlib.metadata as m; print(m.version('sglang'))"
 
 
 def tuned_file(output_dir: str) -> Path:
@@ -107,15 +107,8 @@ def resolve(config: Config, gpus: Sequence[Gpu] = ()) -> tuple[Config, dict[str,
         return config, None
     if config.engine.kind != "sglang":
         raise ConfigError("engine.server: auto is for engine.kind `sglang` alone; remove it")
-    found = read_tuned(config)
-    check_here(config.output_dir, found["made_for"], _version(config.engine.python), gpus)
+    found, version = read_tuned(config), None
+    with suppress(ConfigError):  # it cannot be told here, as on a login node
+        version = sglang_version(config.engine.python)
+    check_here(config.output_dir, found["made_for"], version, gpus)
     return with_flags(config, found["server"]), found["made_for"]
-
-
-def _version(python: str) -> str | None:
-    """The SGLang that a Python has; None where that cannot be told."""
-    try:
-        done = subprocess.run([python, "-c", VERSION], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,32 +1,33 @@
 """Versions of SGLang."""
 
-import asyncio
 import re
+import subprocess
 
 from workflow_scripts.base.errors import ConfigError
 
+ASK = "import importlib.metadata as m; print(m.version('sglang'))"
+ASK_S = 60.0
+
 
 def version_key(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare by."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-async def sglang_version(python: str) -> str:
-    """The SGLang version that a Python has.
+def sglang_version(python: str) -> str:
+    """The SGLang version that a Python has; SGLang itself is not imported.
 
     Raises:
         ConfigError: the Python cannot be run or has no SGLang.
     """
-    code = "import importlib.metadata as m; print(m.version('sglang'))"
     try:
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
+        done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        told = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"engine.python: {python} cannot be run ({error.strerror}); make it with `make sglang`"
+            f"engine.python: {python} cannot be run ({told}); make it with `make sglang`"
         ) from None
-    out, errors = await process.communicate()
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:]
         raise ConfigError(f"engine.python: {python} has no SGLang ({''.join(last)})")
-    return out.decode().strip()
+    return done.stdout.strip()

@@ -1,4 +1,12 @@
-"""TODO."""
+"""Measure on one GPU which server flags answer the run's own prompts fastest.
+
+    python -m workflow_scripts.tune --configfile my-run.yaml
+
+Every candidate is predicted, started, asked a greedy sample, loaded until its speed is known and
+stopped. Each result is on the disk before the next candidate starts, and the same command goes on
+where it was interrupted. What is chosen is in <output_dir>/tune/server.yaml, which
+`engine.server: auto` uses.
+"""
 
 import argparse
 import asyncio
@@ -19,10 +27,12 @@ from workflow_scripts.sglang.flags import nearest, refuse_simulation
 from workflow_scripts.sglang.memory import OWN_GIB
 from workflow_scripts.sglang.version import sglang_version
 from workflow_scripts.tune.candidates import Maker, read_named
+from workflow_scripts.tune.files import finish
 from workflow_scripts.tune.job import SIMULATED, Tune
 from workflow_scripts.tune.measure import Window
 from workflow_scripts.tune.options import configured, parse, usual_tokens
 from workflow_scripts.tune.sample import draw
+from workflow_scripts.tune.setup import Setup
 
 
 def lease_one(config: Config, name: str | None) -> tuple[Gpu, IO[str]]:
@@ -50,14 +60,15 @@ async def run(args: argparse.Namespace) -> int:
     with hold(out / ".lock"):
         gpu, taken = lease_one(config, args.gpu)
         with taken:
-            tune = await prepare(config, args, gpu, out)
+            setup = await prepare(config, args, gpu, out)
+            tune = Tune(setup)
             await tune.run()
-            for line in tune.finish():
+            for line in finish(setup, tune.results()):
                 print(line, flush=True)
     return 0
 
 
-async def prepare(config: Config, args: argparse.Namespace, gpu: Gpu, out: Path) -> Tune:
+async def prepare(config: Config, args: argparse.Namespace, gpu: Gpu, out: Path) -> Setup:
     """The tune that a command line asks for, on a leased GPU.
 
     Raises:
@@ -67,7 +78,7 @@ async def prepare(config: Config, args: argparse.Namespace, gpu: Gpu, out: Path)
     if config.engine.rehearsal:  # set for the candidates with speculation alone
         os.environ.pop(SIMULATED, None)
     refuse_simulation(os.environ, config.engine.rehearsal, server)
-    version = await sglang_version(config.engine.python)
+    version = await asyncio.to_thread(sglang_version, config.engine.python)
     if warning := nearest(version)[1]:
         say(warning)
     prompts = await asyncio.to_thread(Prompts.from_config, config)
@@ -81,7 +92,7 @@ async def prepare(config: Config, args: argparse.Namespace, gpu: Gpu, out: Path)
     candidates = maker.all(named, args.most)
     window = Window(args.window_s, args.fill_s, args.interval_s)
     accept = args.accept_length if config.engine.rehearsal else None
-    return Tune(config, prompts, gpu, version, sample, candidates, window, out, accept, args.again)
+    return Setup(config, prompts, gpu, version, sample, candidates, window, out, accept, args.again)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,12 +17,14 @@ from workflow_scripts.config.sections import Config
 from workflow_scripts.engine.http import PROBE_S
 from workflow_scripts.engine.places import in_flight
 from workflow_scripts.engine.protocol import Ask, EngineError, Facts
+from workflow_scripts.engine.stall import StallClock
 from workflow_scripts.identity import rehearsal_length, request_seed
 from workflow_scripts.model.answers import fault
 from workflow_scripts.model.folder import model_vocab_size
 from workflow_scripts.serve.gpus import Gpu, all_gpus
 from workflow_scripts.serve.metrics import counters
-from workflow_scripts.serve.server import Server, greedy
+from workflow_scripts.serve.proofs import greedy
+from workflow_scripts.serve.server import Server
 from workflow_scripts.sglang.observed import from_log, from_server_info
 from workflow_scripts.texts.loops import find, is_loop
 from workflow_scripts.tune import judge
@@ -81,7 +83,7 @@ class Load:
     def __post_init__(self) -> None:
         assert self.server.engine is not None
         self.engine = self.server.engine
-        self.vocab = model_vocab_size(self.config) or self.server.prompts.vocab_size
+        self.vocab = model_vocab_size(self.config) or self.server.launch.prompts.vocab_size
         self.name = f"tune-{id(self):x}"
 
     async def work(self) -> None:
@@ -253,10 +255,9 @@ async def _watch(
     result: Result,
     load: Load,
 ) -> None:
-    began = moved = time.monotonic()
-    stuck = min(STUCK_S, config.generate.stall_timeout_s)
+    began = time.monotonic()
+    clock = StallClock(min(STUCK_S, config.generate.stall_timeout_s))
     settle = SETTLE_INTERVALS * window.interval_s
-    decoded = 0.0
     while True:
         await asyncio.sleep(window.tick_s)
         if not server.running:
@@ -264,11 +265,9 @@ async def _watch(
             raise Died(f"the server ended under load with status {code}; {server.told()}")
         now = await sample_server(server, server.gpu, began)
         if now is not None:
-            if now["decoded"] != decoded or not result.samples:
-                moved, decoded = time.monotonic(), now["decoded"]
             result.samples.append(now)
-        if time.monotonic() - moved > stuck:
-            raise Died(f"it stands still: no token for {stuck:.0f} s under load")
+        if clock.look(now and now["decoded"]):
+            raise Died(f"it stands still: no token for {clock.limit_s:.0f} s under load")
         elapsed = time.monotonic() - began
         if result.steady_s is None:
             at = judge.full_from(result.samples, facts.max_running, settle)

@@ -1,9 +1,4 @@
-"""Watch a run: `python -m workflow_scripts.watch <output_dir>`, until Ctrl-C.
-
-Only reads, takes no lock, and trusts no file: each may be missing, torn or of a later version. So
-it works beside a running workflow, after it, and from another machine that sees the folder (whose
-clock should agree: an age is this machine's time minus the writer's).
-"""
+"""The live view of a run: what its files tell, as lines of a terminal."""
 
 import textwrap
 import unicodedata

@@ -1,0 +1,101 @@
+"""What a server must show after its start, and how it differs from its plan."""
+
+import asyncio
+import re
+from pathlib import Path
+
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.config.sections import Canary, Config, Sampling
+from workflow_scripts.engine.protocol import Ask, EngineError, Facts
+from workflow_scripts.engine.sglang import SGLang
+from workflow_scripts.model.answers import Answer, fault, texts
+from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.serve.attached import check_numerics
+from workflow_scripts.serve.errors import CanaryFailed, StartFailed
+from workflow_scripts.serve.gpus import Gpu
+from workflow_scripts.sglang.compare import compare
+from workflow_scripts.sglang.memory import OWN_GIB, predict
+from workflow_scripts.sglang.observed import from_server_info
+
+
+async def identified(engine: SGLang, name: str, config: Config) -> Facts:
+    """What the server says of itself.
+
+    Raises:
+        StartFailed: it is not the server that serves `name`.
+        ConfigError: it computes with other numerics than the configuration says.
+    """
+    try:
+        facts = await engine.describe()
+    except EngineError as error:
+        raise StartFailed(str(error)) from None
+    said = facts.raw.get("served_model_name")
+    if said != name:
+        raise StartFailed(f"{engine.url} is another server (it serves {said!r}, not {name!r})")
+    check_numerics(engine.url, config, facts)
+    return facts
+
+
+async def ask_canaries(engine: SGLang, name: str, config: Config, prompts: Prompts) -> None:
+    """Ask what has a known answer; nothing in a rehearsal.
+
+    Args:
+        name: begins the requests' ids.
+
+    Raises:
+        StartFailed: there is no answer.
+        CanaryFailed: it is another one.
+    """
+    for number, canary in enumerate([] if config.engine.rehearsal else config.engine.canary):
+        prompt_ids = prompts.prompt_ids([{"role": "user", "content": canary.prompt}])
+        ask = Ask(f"{name}-canary-{number}", prompt_ids, 0)
+        try:
+            async with asyncio.timeout(config.generate.stall_timeout_s):
+                answer = await engine.ask(ask, greedy(canary.max_new_tokens))
+        except (EngineError, TimeoutError) as error:
+            raise StartFailed(f"the canary got no answer: {error!r}") from None
+        _judge(canary, _text(prompts, prompt_ids, answer), engine.url)
+
+
+def _judge(canary: Canary, said: str, url: str) -> None:
+    if not re.search(canary.expect, said):
+        raise CanaryFailed(
+            f"engine.canary: asked {canary.prompt!r}, expected to find {canary.expect!r}, but "
+            f"{url} answered {said!r}. The server answers, but wrongly: check the model, SGLang's "
+            "version and the attention backend before any row is generated."
+        )
+
+
+def _text(prompts: Prompts, prompt_ids: list[int], answer: Answer) -> str:
+    if what := fault(answer, 2**31 - 1):
+        return f"[{what}]"
+    ((reasoning, text),) = texts(prompts, [(prompt_ids, answer.output_ids)])
+    return text or f"[only reasoning: {(reasoning or '')[-200:]}]"
+
+
+def greedy(max_new_tokens: int) -> Sampling:
+    """Sampling that takes the likeliest token each time."""
+    return Sampling(
+        temperature=0, top_p=1, top_k=-1, min_p=0, max_new_tokens=max_new_tokens, seed=0
+    )
+
+
+def surprises(config: Config, version: str, gpu: Gpu, facts: Facts) -> list[str]:
+    """Where a server that has started differs from what its memory plan said, or from what was
+    asked for, with the remedy."""
+    flags = config.engine.server if isinstance(config.engine.server, dict) else {}
+    try:
+        total = gpu.total_mib or 0
+        plan = predict(
+            Path(config.model.path), total / 1024 - OWN_GIB, version, flags, total_mib=total
+        )
+        return compare(plan, from_server_info(facts.raw))
+    except ConfigError:  # a model or flag that the plan does not know
+        names = ("max_running_requests", "max-running-requests")
+        asked = next((flags[name] for name in names if name in flags), None)
+        if isinstance(asked, int) and facts.max_running < asked:
+            return [
+                f"asked for {asked:,} requests at once, SGLang runs {facts.max_running:,}; its log "
+                "says which memory is short"
+            ]
+        return []

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from workflow_scripts.progress.state import Files, RunState, read_state
 from workflow_scripts.watch.screen import render
 
@@ -53,7 +55,11 @@ class Made:
         return read_state(self.path, now, files)
 
     def view(self, width: int = 80, now: float = NOW) -> str:
-        return "\n".join(render(self.state(now), width, now))
+        """What is shown, as plain text, without the blanks that fill a table's rows."""
+        console = Console(width=width, force_terminal=False, color_system=None)
+        with console.capture() as drawn:
+            console.print(render(self.state(now), width, now))
+        return "\n".join(line.rstrip() for line in drawn.get().splitlines())
 
 
 def metrics(server: str = "0", **more: Any) -> dict[str, Any]:
@@ -122,15 +128,15 @@ srv state  run/max que tok/s KV% st% acc ret GPU%     GiB   W     age
 2   down         -   - 5,000   -   -   -   -    -       -   -       - stale
 
 shards    2 done | 9 running | 1 stopped | 1 waiting
-  0002 [####......] 4/10 1 failed         0003 [####......] 4/10
-  0004 [####......] 4/10                  0005 [####......] 4/10
-  0006 [####......] 4/10                  0007 [####......] 4/10
-  0008 [####......] 4/10                  0009 [####......] 4/10
+  0002 [####......] 4/10 1 failed   0003 [####......] 4/10
+  0004 [####......] 4/10            0005 [####......] 4/10
+  0006 [####......] 4/10            0007 [####......] 4/10
+  0008 [####......] 4/10            0009 [####......] 4/10
   +1 more
 
 failures  timeout 2, refused 1, reason not recorded 1
      0:42 ago  timeout  no answer within 16684 s
-  1:01:40 ago  refused  HTTP 400: ?[31mprompt too long, prompt too long, prom...
+  1:01:40 ago  refused  HTTP 400: ?[31mprompt too long, prompt too long, prompt…
 
 events
      0:45 ago  server 1  restarted  attempt 1

@@ -8,8 +8,6 @@ import pytest
 from tests.made.watched_run import NOW, RUN, Made, metrics
 from workflow_scripts.base.log import clean
 from workflow_scripts.progress.state import EVENTS_SHOWN, TAIL_BYTES, Files
-from workflow_scripts.watch.__main__ import fit
-from workflow_scripts.watch.screen import clip, render
 
 # ---- other runs' files --------------------------------------------------------------------------
 
@@ -45,7 +43,7 @@ def test_torn_files_are_as_good_as_missing(made: Made, text: str) -> None:
     assert (made.state().asked, made.state().done) == (None, 5)
     made.put("run.json", text)
     assert made.state().status == "not started"
-    render(made.state(), 80, NOW)
+    assert "NOT STARTED" in made.view()
 
 
 def test_a_torn_file_keeps_its_last_content(made: Made) -> None:
@@ -179,11 +177,3 @@ def test_a_new_metrics_file_is_read_from_its_start(made: Made) -> None:
 
 def test_text_from_outside_cannot_move_the_cursor() -> None:
     assert clean("a\x1b[2J\r\nb\t\u202ec\x07") == "a?[2J b ?c?"
-    assert clip("日本語日本語", 9) == "日本語..." and clip("abcdef", 6) == "abcdef"
-    assert clip("abcdef", 5) == "ab..." and clip("abcdef", 2) == ".."
-
-
-def test_fit() -> None:
-    lines = ["a", "", "b", "c"]
-    assert fit(lines, 4) == lines and fit(lines, 3) == ["a", "b", "c"]
-    assert fit(lines, 2) == ["a", "+2 more lines"]

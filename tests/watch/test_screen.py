@@ -1,25 +1,21 @@
 """The live view says the right numbers of every kind of run, and never more than fits."""
 
-import fcntl
+import io
 import json
 import os
-import pty
 import re
-import signal
 import socket
-import struct
 import subprocess
-import sys
-import termios
-import time
+import unicodedata
 
 import pytest
+from rich.console import Console
 
-from tests.made.paths import DATA, ROOT
+from tests.made.paths import DATA
 from tests.made.watched_run import FULL_80, NOW, Made, full, metrics
 from workflow_scripts.progress.state import Files
-from workflow_scripts.watch.__main__ import main
-from workflow_scripts.watch.screen import cells, render
+from workflow_scripts.watch.__main__ import fit
+from workflow_scripts.watch.screen import render
 
 RECORDED = DATA / "watch/two-h200"
 
@@ -60,6 +56,65 @@ def test_a_wide_terminal_shows_more(made: Made) -> None:
     )
 
 
+def test_a_narrow_terminal_leaves_columns_out(made: Made) -> None:
+    full(made)
+    assert made.view(60).split("\n")[6:10] == [
+        "srv state  run/max que tok/s KV% st% acc ret GPU%",
+        "0   ready    30/64   3    20  31  97 3.1   0   98",
+        "1   canary   30/64   3    14  31  97 3.1   0   98",
+        "2   down         -   - 5,000   -   -   -   -    - stale",
+    ]
+    assert made.view(40).split("\n")[3:14] == [
+        "rows      [##...] 62/130 (47.6 %) | 4",
+        "          failed | 7 kept",
+        "tokens    58,000 | 34 tokens/s | ETA",
+        "          33:20",
+        "answers   complete 18, no_answer 1 (in",
+        "          finished shards)",
+        "",
+        "srv state  run/max que tok/s GPU%",
+        "0   ready    30/64   3    20   98",
+        "1   canary   30/64   3    14   98",
+        "2   down         -   - 5,000    - stale",
+    ]
+
+
+def test_no_number_of_a_server_is_ever_cut(made: Made) -> None:
+    """Columns are left out as a whole; only names give way, down to 9 columns, and say so."""
+    numbers = {  # of metrics()
+        "run/max": "30/64",
+        "que": "3",
+        "tok/s": "2,010",
+        "KV%": "31",
+        "st%": "97",
+        "acc": "3.1",
+        "ret": "0",
+        "GPU%": "98",
+        "GiB": "118/140",
+        "W": "640",
+        "age": "1:00:00",
+        "flight": "70/73",
+        "url": "http://127.0.0.1:30000",
+    }
+    name, state = "host-with-a-long-name:8", "a-state-of-a-later-version"
+    made.begin([10])
+    made.log(metrics(t=NOW - 99) | {"server": name, "state": state})
+    for width in range(39, 120):  # 9 + 9 + run/max + tok/s + stale, and 4 blanks between
+        lines = made.view(width).split("\n")
+        at = next(k for k, line in enumerate(lines) if line.startswith("srv"))
+        titles, cells = lines[at].split(), lines[at + 1].split()
+        shown = dict(zip(titles, cells, strict=False))
+        for given, seen in ((name, shown.pop("srv")), (state, shown.pop("state"))):
+            assert seen == given or (len(seen) >= 9 and given.startswith(seen.removesuffix("…")))
+        assert shown.keys() >= {"run/max", "tok/s"} and shown.items() <= numbers.items()
+        assert cells[len(titles) :] == (["stale", "1:39"] if width >= 100 else ["stale"])
+
+
+def screens_columns(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
 @pytest.mark.parametrize("width", [1, 2, 7, 20, 40, 79, 80, 81, 100, 120, 160, 300])
 def test_no_line_is_longer_than_the_terminal(made: Made, width: int) -> None:
     full(made)
@@ -70,11 +125,57 @@ def test_no_line_is_longer_than_the_terminal(made: Made, width: int) -> None:
         3, 10**7, 10**6, 10**5, 10**12, failures=failures, recent=[[NOW, "x" * 999, "日" * 99]]
     )
     for now in (NOW, NOW + 1e6):
-        state = made.state(now)
-        plain, painted = render(state, width, now), render(state, width, now, colour=True)
-        assert max(map(cells, plain)) <= width
-        assert [re.sub(r"\x1b\[\d+m", "", line) for line in painted] == plain
-        assert "\x1b[" in "".join(painted)
+        out = io.StringIO()
+        terminal = Console(file=out, width=width, force_terminal=True, color_system="standard")
+        terminal.print(render(made.state(now), width, now))
+        plain = made.view(width, now).split("\n")
+        painted = [re.sub(r"\x1b\[[\d;]+m", "", x).rstrip() for x in out.getvalue().splitlines()]
+        assert max(map(screens_columns, plain)) <= width
+        assert painted == plain and "\x1b[" in out.getvalue()
+
+
+def test_what_files_say_is_text_and_no_more(made: Made) -> None:
+    """Markup, links, emoji names and escapes in every text that a file holds: all are shown as
+    they are, but for the escape itself, and paint nothing."""
+    hostile = "[red]x[/] [link=http://a]y[/link] :smile: [/] \x1b[31m\x1b]8;;z\x07"
+    shown = "[red]x[/] [link=http://a]y[/link] :smile: [/] ?[31m?]8;;z?"
+    made.begin([10, 10])
+    identity = {"run_hash": hostile}
+    made.put("run.json", {"config": {"shards": 2}, "identity": identity})
+    assert f"run {shown}" in made.view(300)
+    made.begin([10, 10])
+    made.over(0, 10, 0, 100, **{hostile: 10})
+    made.job(1, 10, 5, 2, 9, failures={hostile: 2}, recent=[[NOW, hostile, hostile]])
+    made.log(metrics(hostile, state=hostile, url=hostile))
+    made.log({"t": NOW, "event": hostile, "server": hostile, "text": hostile})
+    view = made.view(600)
+    assert view.count(shown) == 1 + 1 + 2 + 3 + 3  # class, failures, recent, server, event
+    out = io.StringIO()
+    terminal = Console(file=out, width=600, force_terminal=True, color_system="standard")
+    terminal.print(render(made.state(), 600, NOW))
+    assert set(re.findall(r"\x1b.[0-9;]*[a-zA-Z]?", out.getvalue())) == {
+        f"\x1b[{code}m" for code in (0, 1, 32, 33)
+    }
+    assert "".join(c for c in out.getvalue() if not c.isprintable()).strip("\x1b\n") == ""
+
+
+def test_a_low_terminal_says_what_it_leaves_out(made: Made) -> None:
+    full(made)
+    whole = FULL_80.split("\n")
+    dense = [line for line in whole if line]
+    assert (len(whole), len(dense)) == (25, 21)
+    for height, lines in (
+        (25, whole),
+        (24, dense),
+        (21, dense),
+        (20, [*dense[:19], "+2 more lines"]),
+        (2, [*dense[:1], "+20 more lines"]),
+        (1, ["+21 more lines"]),
+    ):
+        console = Console(width=80, height=height, force_terminal=False, color_system=None)
+        with console.capture() as drawn:
+            console.print(fit(render(made.state(), 80, NOW), console))
+        assert [line.rstrip() for line in drawn.get().splitlines()] == lines
 
 
 # ---- what state a run is in ---------------------------------------------------------------------
@@ -179,7 +280,7 @@ def test_interrupted(made: Made) -> None:
     ("name", "now"), [("watch-full", 1795972585.4), ("watch-one-killed", 1795972597.7)]
 )
 def test_a_row_per_gpu_as_seen_on_two_h200s(made: Made, name: str, now: float) -> None:
-    """Its own text of that moment, kept: both servers full of work, and one killed."""
+    """The numbers of that moment, kept: both servers full of work, and one killed."""
     lines = (RECORDED / "metrics.jsonl").read_text().splitlines(keepends=True)
     made.log(*(line for line in lines if json.loads(line)["t"] <= now))
     made.begin([275] * 16)
@@ -228,78 +329,3 @@ def test_clocks_that_run_ahead(made: Made) -> None:
     made.job(0, 2, 1, 0, 10, time=NOW + 30)
     made.log(metrics(t=NOW + 30))
     assert "RUNNING | elapsed 0:00" in made.view() and "stale" not in made.view()
-
-
-# ---- the program --------------------------------------------------------------------------------
-
-
-def test_once_prints_and_ends(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    made.begin([10])
-    assert main(["run", "--once"]) == 0
-    assert "\nNOT STARTED | run.json is" in capsys.readouterr().out
-    assert main(["nowhere"]) == 0  # no terminal: once as well
-    assert "there is no such folder" in capsys.readouterr().out
-
-
-COMMAND = [sys.executable, "-m", "workflow_scripts.watch", "run"]
-
-
-@pytest.mark.parametrize("more", [[], ["--once"], ["--interval", "9"]])
-def test_in_a_pipe(made: Made, more: list[str]) -> None:
-    full(made)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "COLUMNS": "90"}
-    done = subprocess.run([*COMMAND, *more], capture_output=True, text=True, env=env, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout and "62/130 (47.6 %)" in done.stdout
-    assert max(map(len, done.stdout.split("\n"))) <= 90
-
-
-def test_a_closed_pipe_is_no_error(made: Made) -> None:
-    made.begin([10])
-    command = f"{' '.join(COMMAND)} | true; echo ${{PIPESTATUS[0]}}"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, env=env, timeout=60)
-    assert (done.stdout, done.stderr) == (b"0\n", b"")
-
-
-@pytest.mark.parametrize("colour", [True, False])
-def test_on_a_terminal(made: Made, colour: bool) -> None:
-    """Frames follow the files; SIGINT ends it; nothing is written but clears, moves and colours."""
-    made.begin([10])
-    made.job(0, 10, 1, 0, 100, time=time.time() + 1000)
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    env |= {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | ({} if colour else {"NO_COLOR": "1"})
-    before = termios.tcgetattr(slave)
-    command = [*COMMAND, "--interval", "0.1"]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env)
-    seen = ""
-
-    def wait_for(text: str) -> None:
-        nonlocal seen
-        until = time.monotonic() + 60
-        while text not in seen:
-            assert time.monotonic() < until, seen
-            seen += os.read(master, 65536).decode()
-
-    try:
-        wait_for("1/10 (10.0 %)")
-        wait_for("nothing in logs/metrics.jsonl")
-        made.job(0, 10, 2, 0, 200, time=time.time() + 1000)
-        made.log(metrics("4", t=time.time() + 1000, state="canary"))
-        wait_for("2/10 (20.0 %)")
-        wait_for("canary")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.wait()
-    assert termios.tcgetattr(slave) == before
-    os.close(slave)
-    os.close(master)
-    codes = set(re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]", seen))
-    assert codes - {"\x1b[2J", "\x1b[H", "\x1b[J", "\x1b[2K"} == (
-        {f"\x1b[{code}m" for code in (0, 1, 32, 33)} if colour else set()
-    )
-    assert seen.count("\x1b[2J") == 1 and "Traceback" not in seen

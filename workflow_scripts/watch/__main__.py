@@ -8,38 +8,41 @@ clock should agree: an age is this machine's time minus the writer's).
 import argparse
 import io
 import os
-import shutil
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.segment import Segment, SegmentLines
 
 from workflow_scripts.progress.state import Files, read_state
 from workflow_scripts.watch.screen import render
 
-# ---- the terminal -------------------------------------------------------------------------------
 
-
-def fit(lines: list[str], height: int) -> list[str]:
+def fit(view: RenderableType, console: Console) -> SegmentLines:
     """The lines that a terminal of this height can show: empty ones go first, then the last."""
+    lines, height = console.render_lines(view, pad=False), console.height
     if len(lines) > height:
-        lines = [line for line in lines if line]
+        lines = [line for line in lines if any(segment.text for segment in line)]
     if len(lines) > height:
-        lines = [*lines[: height - 1], f"+{len(lines) - height + 1} more lines"]
-    return lines
+        lines[height - 1 :] = [[Segment(f"+{len(lines) - height + 1} more lines")]]
+    return SegmentLines(lines, new_lines=True)
 
 
-def watch(path: Path, interval: float, colour: bool) -> None:
-    """Show the run again every `interval` seconds, for ever."""
+def watch(path: Path, interval: float, console: Console) -> None:
+    """Show the run again every `interval` seconds, until Ctrl-C."""
     files = Files()
-    print("\x1b[2J", end="")
-    while True:
-        columns, height = os.get_terminal_size(sys.stdout.fileno())
-        now = time.time()
-        lines = render(read_state(path, now, files), columns or 80, now, colour)
-        # each line is cleared before it is written: after a full one that would eat its end
-        text = "".join(f"\x1b[2K{line}\n" for line in fit(lines, (height or 24) - 1))
-        print(f"\x1b[H{text}\x1b[J", end="", flush=True)
-        time.sleep(interval)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # gives the screen back as well
+    live = Live(console=console, screen=True, auto_refresh=False)
+    with suppress(KeyboardInterrupt), live:
+        while True:
+            now = time.time()
+            view = render(read_state(path, now, files), console.width, now)
+            live.update(fit(view, console), refresh=True)
+            time.sleep(interval)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,21 +51,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="print the state once, as in a pipe")
     parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks")
     args = parser.parse_args(argv)
-    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    colour = terminal and not os.environ.get("NO_COLOR")
+    moves = os.environ.get("TERM") not in ("dumb", "unknown")
+    live = sys.stdout.isatty() and moves and not args.once
+    # said here, as rich would take a pipe for a terminal where FORCE_COLOR is set
+    console = Console(force_terminal=live, force_interactive=live, markup=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8
-    try:
-        if terminal and not args.once:
-            watch(args.output_dir, max(0.1, args.interval), colour)
-        else:
-            now, width = time.time(), shutil.get_terminal_size().columns
-            print("\n".join(render(read_state(args.output_dir, now), width, now, colour)))
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        print()  # below the ^C that the terminal shows
-    except BrokenPipeError:  # `| head`; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if live:
+        watch(args.output_dir, max(0.1, args.interval), console)
+    with suppress(KeyboardInterrupt, SystemExit):  # rich exits where a pipe is closed: `| head`
+        now = time.time()
+        console.print(render(read_state(args.output_dir, now), console.width, now))
     return 0
 
 

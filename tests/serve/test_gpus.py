@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.stand_ins.gpus import H200
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.serve.gpus import all_gpus, usable_gpus
+from workflow_scripts.serve import gpus
+from workflow_scripts.serve.gpus import Gpu, all_gpus, usable_gpus
 from workflow_scripts.serve.ports import claim_port
 from workflow_scripts.serve.staging import staged, unstage
 
@@ -23,6 +29,146 @@ def test_gpus_are_read() -> None:
         raise FileNotFoundError("nvidia-smi")
 
     assert all_gpus(missing) == []
+
+
+class Driver:
+    """NVML of a host with two H200s, as a real one answered (driver 580.159.04, bytes and
+    milliwatts): the first idle, the second with a program on it, of which nvidia-smi said 11391 MiB
+    and 98 %.
+
+    `refuse` makes a function fail, for one GPU or for all; `smi` counts calls of nvidia-smi, which
+    lists two other GPUs.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self.patch = patch
+        self.open = self.smi = 0
+        total, reserved = 150754820096, 644939776
+        self.used = [0, 11944132608]
+        self.answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: self._opened(1),
+            "nvmlShutdown": lambda: self._opened(-1),
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetUUID": ["GPU-d34e78a2", "GPU-c27de4f1"].__getitem__,
+            "nvmlDeviceGetName": lambda gpu: "NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": lambda gpu, version=None: (
+                pynvml.c_nvmlMemory_v2_t(version, total, reserved, 0, self.used[gpu])
+                if version
+                else pynvml.c_nvmlMemory_t(total, 0, self.used[gpu] + reserved)
+            ),
+            "nvmlDeviceGetUtilizationRates": [
+                pynvml.c_nvmlUtilization_t(0, 0),
+                pynvml.c_nvmlUtilization_t(98, 40),
+            ].__getitem__,
+            "nvmlDeviceGetPowerUsage": [81319, 685503].__getitem__,
+        }
+        for name, answer in self.answers.items():
+            patch.setattr(pynvml, name, answer)
+        patch.setattr(gpus, "call", self._smi)
+        patch.delenv(gpus.NVML_VARIABLE, raising=False)
+
+    def _opened(self, by: int) -> None:
+        self.open += by
+
+    def _smi(self, command: list[str]) -> str:
+        self.smi += 1
+        return H200
+
+    def refuse(self, name: str, error: str, gpu: int | None = None) -> None:
+        def answer(*args: Any) -> Any:
+            if gpu is None or args[0] == gpu:
+                raise getattr(pynvml, f"NVMLError_{error}")
+            return self.answers[name](*args)
+
+        self.patch.setattr(pynvml, name, answer)
+
+
+IDLE = Gpu(0, "GPU-d34e78a2", "NVIDIA H200", 0, 143771, 0, 81.32)
+BUSY = Gpu(1, "GPU-c27de4f1", "NVIDIA H200", 11391, 143771, 98, 685.5)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+def test_a_driver_that_hangs_is_not_waited_for(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answered.wait)
+    monkeypatch.setattr(gpus, "ANSWER_S", 0.05)
+    try:
+        assert [gpu.uuid for gpu in all_gpus()] == ["GPU-aaa", "GPU-bbb"]  # nvidia-smi's
+        assert driver.smi == 1
+    finally:
+        answered.set()
+        while driver.open:  # the thread is on its way out; the next test has another driver
+            time.sleep(0.01)
+
+
+def test_the_drivers_library_tells(driver: Driver) -> None:
+    assert all_gpus() == [IDLE, BUSY]
+    assert (driver.smi, driver.open) == (0, 0)  # a library left open would hold the GPUs
+
+
+@pytest.mark.parametrize(
+    ("name", "untold"),
+    [
+        ("nvmlDeviceGetMemoryInfo", {"used_mib": None, "total_mib": None}),
+        ("nvmlDeviceGetUtilizationRates", {"util": None}),
+        ("nvmlDeviceGetPowerUsage", {"watts": None}),
+    ],
+)
+@pytest.mark.parametrize("error", ["NotSupported", "NoPermission", "GpuIsLost", "Unknown"])
+def test_what_a_gpu_does_not_tell(
+    driver: Driver, name: str, untold: dict[str, Any], error: str
+) -> None:
+    driver.refuse(name, error, gpu=1)
+    assert all_gpus() == [IDLE, replace(BUSY, **untold)]
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
+@pytest.mark.parametrize("error", ["GpuIsLost", "NoPermission"])
+def test_a_lost_gpu_hides_no_other(driver: Driver, name: str, error: str) -> None:
+    driver.refuse(name, error, gpu=0)
+    assert all_gpus() == [BUSY] and (driver.smi, driver.open) == (0, 0)
+
+
+def test_an_old_driver_counts_what_it_reserves(driver: Driver) -> None:
+    """As its nvidia-smi does. By hand: 644939776 bytes are 615.06 MiB."""
+
+    def old(gpu: int, version: int | None = None) -> Any:
+        if version:
+            raise pynvml.NVMLError_FunctionNotFound
+        return driver.answers["nvmlDeviceGetMemoryInfo"](gpu)
+
+    driver.patch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", old)
+    assert all_gpus()[0] == replace(IDLE, used_mib=615)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("nvmlInit", "LibraryNotFound"),
+        ("nvmlInit", "DriverNotLoaded"),
+        ("nvmlInit", "LibRmVersionMismatch"),
+        ("nvmlDeviceGetCount", "Unknown"),
+    ],
+)
+def test_nvidia_smi_tells_where_the_library_does_not(driver: Driver, name: str, error: str) -> None:
+    driver.refuse(name, error)
+    assert [gpu.uuid for gpu in all_gpus()] == ["GPU-aaa", "GPU-bbb"]
+    assert (driver.smi, driver.open) == (1, 0)
+
+
+def test_nvidia_smi_alone_tells_where_it_is_asked_for(driver: Driver) -> None:
+    """By a caller that runs it itself, and by the variable."""
+    assert [gpu.watts for gpu in all_gpus(lambda command: H200)] == [76.12, None]
+    assert [gpu.watts for gpu in usable_gpus(1, lambda command: H200)] == [76.12]
+    driver.patch.setenv(gpus.NVML_VARIABLE, "0")
+    assert [gpu.watts for gpu in all_gpus()] == [76.12, None] and driver.smi == 1
 
 
 @pytest.mark.parametrize(

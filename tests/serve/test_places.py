@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.made.paths import RECORDED
 from tests.made.workspace import Workspace, chat
 from tests.stand_ins.gpus import FAKE
 from workflow_scripts.config.load import load
@@ -22,7 +21,6 @@ from workflow_scripts.identity import rehearsal_length
 from workflow_scripts.serve.address import CLUSTER_VARIABLE
 from workflow_scripts.serve.daemon import Host
 from workflow_scripts.serve.gpus import Gpu
-from workflow_scripts.serve.metrics import Metrics, counters
 from workflow_scripts.serve.seats import Job, Seat
 from workflow_scripts.workflow.run import Run, open_shards
 
@@ -185,19 +183,6 @@ def test_a_run_that_lives_but_sends_no_job_is_not_waited_for_ever(
     with contextlib.suppress(TimeoutError):
         asyncio.run(wait())
     assert made.stopping.is_set() == ends
-
-
-def test_speed_counts_tokens_of_unfinished_answers(tmp_path: Path) -> None:
-    """From a recording of a real server's /metrics: its decode counter, line 15."""
-    text = (RECORDED / "metrics.txt").read_bytes()
-    found = counters(text)
-    assert found["decoded"] == 294960 and round(found["kv_use"], 3) == 0.209
-    assert found["state_use"] == 1.0 and found["accept_length"] == 0.0
-    speed = Metrics(tmp_path / "metrics.jsonl")._speed
-    assert speed(0, 100.0, 0.0) is None
-    assert speed(0, 104.0, 6000.0) == 1500.0
-    assert speed(0, 105.0, 10.0) is None  # the server was started again: its counter too
-    assert speed(0, 107.0, 3010.0) == 1500.0
 
 
 def test_a_clusters_job_counts_the_retry_as_its_snakemake_did(

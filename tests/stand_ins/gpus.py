@@ -11,7 +11,11 @@ import pytest
 
 from tests.made.model import IM_END, THINK_CLOSE, VOCAB
 from tests.made.workspace import Log, Workspace, chat, processes
+from workflow_scripts.serve.gpus import NVML_VARIABLE
 
+# GPUs are pretended by a nvidia-smi on PATH; NVML would tell those of the machine. Whatever a test
+# starts inherits this.
+os.environ[NVML_VARIABLE] = "0"
 H200 = """\
 0, GPU-aaa, NVIDIA H200, 4, 143771, 0, 76.12
 1, GPU-bbb, NVIDIA H200, [N/A], 143771, 99, [N/A]

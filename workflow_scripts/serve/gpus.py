@@ -4,24 +4,33 @@ Snakemake counts GPUs but names none, so a GPU is leased by a lock file. Its nam
 under Slurm with constrained devices every job sees its own GPU as number 0.
 """
 
+import contextlib
 import fcntl
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import pynvml
 
 from workflow_scripts.base.errors import ConfigError
 
+NVML_VARIABLE = "TRACEMILL_NVML"  # "0": only nvidia-smi is asked, which tests pretend
 QUERY = "index,uuid,name,memory.used,memory.total,utilization.gpu,power.draw"
+MIB = 2**20
+ANSWER_S = 30.0  # for the driver to answer
 Call = Callable[[list[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as nvidia-smi tells; memory in MiB, use in percent, power in watts."""
+    """One GPU as its driver tells; memory in MiB, use in percent, power in watts, None where it
+    does not tell."""
 
     index: int
     uuid: str
@@ -33,11 +42,100 @@ class Gpu:
 
 
 def call(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=ANSWER_S)
+    return done.stdout
 
 
-def all_gpus(run: Call = call) -> list[Gpu]:
-    """All GPUs that nvidia-smi lists; none where there is no nvidia-smi."""
+def all_gpus(run: Call | None = None) -> list[Gpu]:
+    """All GPUs that the driver lists; none where there is no driver.
+
+    Its library NVML tells, and nvidia-smi where there is no NVML.
+
+    Args:
+        run: runs nvidia-smi; where it is given, only nvidia-smi is asked.
+    """
+    if run is None and os.environ.get(NVML_VARIABLE) != "0":
+        with contextlib.suppress(pynvml.NVMLError, TimeoutError):
+            return _in_time(_by_nvml)
+    return _by_smi(run or call)
+
+
+def _in_time(read: Callable[[], list[Gpu]]) -> list[Gpu]:
+    """The reading of a thread of its own, which is left behind where a driver hangs: nobody could
+    end it, and everything that waits for it would hang too.
+
+    Raises:
+        TimeoutError: there was none within ANSWER_S.
+        pynvml.NVMLError: as `read`.
+    """
+    found: Future[list[Gpu]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(read())
+        except pynvml.NVMLError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(ANSWER_S)
+
+
+def _by_nvml() -> list[Gpu]:
+    """All GPUs that NVML lists, numbered as by nvidia-smi, which counts with it.
+
+    NVML is opened for each reading (6 ms on an H200, of 16 in all; nvidia-smi takes 29). A process
+    that keeps it open holds the GPUs' devices, so that none can be reset or put into MIG mode, and
+    hands them to whatever it forks.
+
+    Raises:
+        pynvml.NVMLError: there is no NVML, or it cannot reach the driver.
+    """
+    pynvml.nvmlInit()
+    try:
+        found = [_one_by_nvml(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+    return [gpu for gpu in found if gpu is not None]
+
+
+def _one_by_nvml(index: int) -> Gpu | None:
+    """One GPU; None where it is lost, or not this process's to use."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+    except pynvml.NVMLError:
+        return None
+    memory = _told(_memory, handle)
+    use = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
+    return Gpu(
+        index,
+        uuid,
+        name,
+        used_mib=None if memory is None else round(memory.used / MIB),
+        total_mib=None if memory is None else round(memory.total / MIB),
+        util=None if use is None else use.gpu,
+        watts=None if milliwatts is None else round(milliwatts / 1000, 2),
+    )
+
+
+def _told(ask: Callable[[Any], Any], handle: Any) -> Any:
+    try:
+        return ask(handle)
+    except pynvml.NVMLError:
+        return None  # not supported (the use of a GPU in MIG mode), or lost since
+
+
+def _memory(handle: Any) -> Any:
+    """Memory in bytes as nvidia-smi of the same driver counts it: from 510 on without what the
+    driver keeps for itself, 615 MiB of an H200."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError_FunctionNotFound:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _by_smi(run: Call) -> list[Gpu]:
     try:
         text = run(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"])
     except (OSError, subprocess.SubprocessError):
@@ -59,12 +157,13 @@ def _number(text: str) -> float | None:
         return None  # "[N/A]"
 
 
-def usable_gpus(wanted: str | int | list[int | str], run: Call = call) -> list[Gpu]:
+def usable_gpus(wanted: str | int | list[int | str], run: Call | None = None) -> list[Gpu]:
     """The GPUs to use: those of the configuration among those this process may see.
 
     Args:
         wanted: `auto`, a number of GPUs, or a list of indices and UUIDs (a UUID's beginning is
             enough, as for CUDA_VISIBLE_DEVICES).
+        run: as for `all_gpus`.
 
     Raises:
         ConfigError: there are fewer, or one that is named is not there.
@@ -72,7 +171,7 @@ def usable_gpus(wanted: str | int | list[int | str], run: Call = call) -> list[G
     found = all_gpus(run)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        # Where devices are constrained, nvidia-smi lists only ours and CUDA counts them from 0.
+        # Where devices are constrained, the driver lists only ours and CUDA counts them from 0.
         found = [
             _named(name.strip(), found, "CUDA_VISIBLE_DEVICES")
             for name in visible.split(",")
@@ -84,7 +183,7 @@ def usable_gpus(wanted: str | int | list[int | str], run: Call = call) -> list[G
     if not found or number > len(found):
         where = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
         raise ConfigError(
-            f"engine.gpus: {wanted} asked for, {len(found)} found by nvidia-smi{where}; "
+            f"engine.gpus: {wanted} asked for, {len(found)} found{where}; "
             "set engine.gpus, or run where the GPUs are"
         )
     return found[:number]
@@ -94,9 +193,7 @@ def _named(name: str, gpus: list[Gpu], what: str) -> Gpu:
     for gpu in gpus:
         if name == str(gpu.index) or (not name.isdigit() and gpu.uuid.startswith(name)):
             return gpu
-    raise ConfigError(
-        f"{what}: there is no GPU {name!r}; nvidia-smi lists {[g.index for g in gpus]}"
-    )
+    raise ConfigError(f"{what}: there is no GPU {name!r}; there are {[g.index for g in gpus]}")
 
 
 def lease(gpu: Gpu) -> IO[str] | None:

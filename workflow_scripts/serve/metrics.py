@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import re
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -10,34 +10,47 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from prometheus_client.parser import text_string_to_metric_families
 
 from workflow_scripts.engine.http import PROBE_S
 from workflow_scripts.engine.protocol import EngineError
+from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.serve.gpus import all_gpus
+from workflow_scripts.serve.seats import Seat
 
-# Prometheus names (prefix `sglang:`) -> ours; absent ones stay null. The gauges are stale while a
-# server is idle, so running and queued come from /v1/loads.
+# Prometheus names -> ours; absent ones stay null. The gauges are stale while a server is idle, so
+# running and queued come from /v1/loads.
 GAUGES = {
-    "full_token_usage": "kv_use",
-    "mamba_usage": "state_use",
-    "spec_accept_length": "accept_length",
-    "num_retracted_requests_total": "retractions",
+    "sglang:full_token_usage": "kv_use",
+    "sglang:mamba_usage": "state_use",
+    "sglang:spec_accept_length": "accept_length",
+    "sglang:num_retracted_requests_total": "retractions",
 }
-SAMPLE = re.compile(rb"^sglang:(\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+DECODED = "sglang:realtime_tokens_total"
 
 
 def counters(text: bytes) -> dict[str, float]:
-    """What a server's /metrics say, by our names.
+    """What a server's /metrics say, by our names; NaN and infinite values are left out.
 
-    `decoded` counts tokens as they are generated, those of unfinished answers too;
-    generation_tokens_total only moves when an answer ends.
+    `decoded` counts tokens as they are generated, those of unfinished answers too, over all of the
+    server's ranks; generation_tokens_total only moves when an answer ends.
+
+    Raises:
+        EngineError: this is no Prometheus text.
     """
-    found: dict[str, float] = {}
-    for name, labels, value in SAMPLE.findall(text):
-        if ours := GAUGES.get(name.decode()):
-            found[ours] = float(value)
-        elif name == b"realtime_tokens_total" and b'mode="decode"' in labels:
-            found["decoded"] = found.get("decoded", 0.0) + float(value)
+    found = {"decoded": 0.0}
+    try:
+        for family in text_string_to_metric_families(text.decode()):
+            for sample in family.samples:
+                value = float(sample.value)
+                if not math.isfinite(value):
+                    continue
+                if ours := GAUGES.get(sample.name):
+                    found[ours] = value
+                elif sample.name == DECODED and sample.labels.get("mode") == "decode":
+                    found["decoded"] += value
+    except (ValueError, IndexError, OverflowError) as error:
+        raise EngineError("bad_answer", f"/metrics: no Prometheus text ({error!r})") from None
     return found
 
 
@@ -59,22 +72,23 @@ class Metrics:
         with contextlib.suppress(OSError):  # a full disk must not end the supervision of servers
             self._file.write(orjson.dumps(entry) + b"\n")
 
-    async def write(self, seats: Sequence[Any]) -> None:
+    async def write(self, seats: Sequence[Seat]) -> None:
         """One line per server."""
         gpus = {gpu.uuid: gpu for gpu in await asyncio.to_thread(all_gpus)}
         for seat in seats:
             now = time.time()
-            told = await self._told(seat) if seat.state == "ready" else {}
-            speed = self._speed(seat.number, now, told.get("decoded", 0.0) if told else None)
-            gpu = gpus.get(seat.gpu.uuid)
             server = seat.server
+            engine = server.engine if server else None
+            told = await self._told(engine) if engine and seat.state == "ready" else {}
+            speed = self._speed(seat.number, now, told.get("decoded"))
+            gpu = gpus.get(seat.gpu.uuid)
             self._line(
                 {
                     "t": now,
                     "server": str(seat.number),
                     "host": self._host,
                     "gpu": seat.gpu.uuid,
-                    "url": server.engine.url if server and server.engine else None,
+                    "url": engine.url if engine else None,
                     "state": seat.state,
                     "age_s": round(time.monotonic() - server.started, 1) if server else None,
                     "running": told.get("running"),
@@ -103,13 +117,13 @@ class Metrics:
             return None
         return round((decoded - before) / (now - then), 1)
 
-    async def _told(self, seat: Any) -> dict[str, Any]:
+    async def _told(self, engine: SGLang) -> dict[str, Any]:
         """What the server says; missing where it does not answer in time."""
         found: dict[str, Any] = {}
         with contextlib.suppress(EngineError, TimeoutError, KeyError, TypeError):
             async with asyncio.timeout(PROBE_S):
-                loads = await seat.server.engine.loads()
+                loads = await engine.loads()
                 found["running"] = sum(x["num_running_reqs"] for x in loads)
                 found["queued"] = sum(x["num_waiting_reqs"] for x in loads)
-                found |= counters(await seat.server.engine.prometheus())
+                found |= counters(await engine.prometheus())
         return found

@@ -86,7 +86,7 @@ class Maker:
     Args:
         server: the configuration's own flags.
         gpu_gib: free before the load; None where it is not known, and nothing is predicted.
-        total_mib: the GPU's memory by nvidia-smi.
+        total_mib: the GPU's memory as its driver tells.
         request_tokens: of a usual request with its answer, for levers that look for the largest
             number of requests.
     """
@@ -105,7 +105,7 @@ class Maker:
         self.gpu_gib, self.total_mib = gpu_gib, total_mib
         self.request_tokens = request_tokens
         self.geometry: Geometry | None = None
-        self.problem = "" if gpu_gib else "nvidia-smi does not tell how much memory the GPU has"
+        self.problem = "" if gpu_gib else "the driver does not tell how much memory the GPU has"
         try:
             flags = read_flags(server, version)
             dtype = str(flags.get("dtype", "auto"))

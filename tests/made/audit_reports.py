@@ -126,7 +126,7 @@ scripts: {Latin: 5000}
 languages: {sampled: 5000, counts: {en: 5000}}
 control_tokens: {rows: 0, tokens: {}, examples: []}
 encoding: {rows: 0, kinds: {mojibake: 0}, examples: []}
-personal_data: {rows: 0, kinds: {email: 0, secret_key: 0}}
+personal_data: {rows: 0, kinds: {email: 0, secret_key: 0}, examples: []}
 ids: {missing: 0, duplicate: 0}
 estimate:
   {rows: 5000, turns: 5000, mean_output_tokens: 382.28, output_tokens: 1911403,

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from tests.made.model import (
     IM_END,
@@ -17,27 +16,21 @@ from tests.made.model import (
     byte_tokenizer,
     make_model,
 )
+from tests.made.prompts import tiny_prompts
+from tests.made.strategies import TEXT
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.model.prompts import MASK, PromptError, Prompts
+from workflow_scripts.model.prompts import PromptError, Prompts
+from workflow_scripts.model.spellings import MASK
 
 USER = [{"role": "user", "content": "Hi"}]
-TEXT = st.text() | st.lists(
-    st.sampled_from(["<|im_end|>", "<think>", "</think>", "<|im_", "end|>", MASK, "0", "a", "\n"])
-).map("".join)
-
-
-def make(thinking: bool = True, template: str = TEMPLATE) -> Prompts:
-    return Prompts(byte_tokenizer().to_str(), template, {}, thinking, [IM_END])
-
-
-TINY = make()
+TINY = tiny_prompts()
 
 
 def test_ids_by_hand() -> None:
     expected = [IM_START, *b"user\nHi", IM_END, 10, IM_START, *b"assistant\n", THINK, 10]
     assert TINY.prompt_ids(USER) == expected
     closed = [*expected[:-1], 10, 10, THINK_CLOSE, 10, 10]
-    assert make(thinking=False).prompt_ids(USER) == closed
+    assert tiny_prompts(thinking=False).prompt_ids(USER) == closed
 
 
 def test_control_tokens_in_user_text_stay_text() -> None:
@@ -68,12 +61,12 @@ TALK = [
 
 def test_reasoning_in_the_history() -> None:
     """As the template does it, which leaves it out; or kept, with the switch of Qwen3.6."""
-    kept = Prompts(byte_tokenizer().to_str(), KEEPING, {}, True, [IM_END], keep_reasoning=True)
+    kept = tiny_prompts(template=KEEPING, keep_reasoning=True)
     turn = [IM_START, *b"user\na", IM_END, 10, IM_START, *b"assistant\n"]
     assert kept.prompt_ids(TALK)[: len(turn) + 4] == [*turn, THINK, 10, ord("r"), 10]
     assert TINY.prompt_ids(TALK)[: len(turn) + 2] == [*turn, ord("b"), IM_END]
     with pytest.raises(ConfigError, match="leaves earlier reasoning out even with preserve_thinki"):
-        Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, True, [IM_END], keep_reasoning=True)
+        tiny_prompts(keep_reasoning=True)
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -92,7 +85,7 @@ def test_same_as_transformers(tmp_path: Path, thinking: bool) -> None:
     expected = theirs.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, enable_thinking=thinking
     )
-    assert make(thinking).prompt_ids(messages) == expected["input_ids"]
+    assert tiny_prompts(thinking).prompt_ids(messages) == expected["input_ids"]
 
 
 def test_the_demo_model_as_transformers_renders_it() -> None:
@@ -118,20 +111,20 @@ def test_the_demo_model_as_transformers_renders_it() -> None:
 
 
 def test_a_template_that_refuses() -> None:
-    refusing = make(template="{{ raise_exception('no system turn, please') }}")
+    refusing = tiny_prompts(template="{{ raise_exception('no system turn, please') }}")
     with pytest.raises(PromptError, match="no system turn, please"):
         refusing.prompt_ids(USER)
 
 
 def test_a_template_that_prints_the_date_is_an_error() -> None:
-    dated = make(template="{{ strftime_now('%Y') }}")
+    dated = tiny_prompts(template="{{ strftime_now('%Y') }}")
     with pytest.raises(ConfigError, match="model.chat_template"):
         dated.prompt_ids(USER)
 
 
 def test_a_template_with_a_mistake() -> None:
     with pytest.raises(ConfigError, match="line 2"):
-        make(template="a\n{% if %}")
+        tiny_prompts(template="a\n{% if %}")
 
 
 def test_thinking_needs_think_tokens() -> None:

@@ -3,7 +3,6 @@
 Languages are those of a random sample; the other two read every prompt and are made on request.
 """
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,12 @@ from typing import Any
 import orjson
 import polars as pl
 
+from workflow_scripts.audit.examples import beginning
 from workflow_scripts.config.audit import Audit
 from workflow_scripts.input.conversation import asked
 from workflow_scripts.tables.parquet import read_batches
 from workflow_scripts.texts.held_out import held_out_sets
 from workflow_scripts.texts.near_duplicates import clusters
-
-
-def visible(text: str, limit: int = 200) -> str:
-    """The beginning of a text, control characters as symbols."""
-    cut = text[:limit] + ("…" if len(text) > limit else "")
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\ufffd"
-        for c in cut
-    )
-
 
 SAMPLED = 2000  # prompts whose language is looked at
 LANGUAGE_CHARS = 500
@@ -70,7 +60,7 @@ def near_duplicates(rows: Path, threshold: float) -> dict[str, Any]:
         "clusters": len(many),
         "rows": sum(many.values()),
         "largest": [
-            {"rows": size, "text": visible(found[first][1]), "examples": [found[first][0]]}
+            {"rows": size, "text": beginning(found[first][1]), "examples": [found[first][0]]}
             for first, size in shown.items()
         ],
     }

@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.audit.checks import contamination, languages, near_duplicates, visible
+from workflow_scripts.audit.checks import contamination, languages, near_duplicates
+from workflow_scripts.audit.examples import beginning
 from workflow_scripts.audit.report import Evidence, Repeated, build
 from workflow_scripts.audit.rows import PART, PartReader
 from workflow_scripts.audit.tally import Tally
@@ -148,8 +149,8 @@ def example(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "source": row["source"],
         "line": row["line"],
-        "prompt": visible(asked[-1] if asked else ""),
-        "response": visible(messages[-1]["content"] or ""),
+        "prompt": beginning(asked[-1] if asked else ""),
+        "response": beginning(messages[-1]["content"] or ""),
     }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.audit.checks import visible
-from workflow_scripts.audit.findings import FEW_ROWS, findings, named_rows
+from workflow_scripts.audit.examples import beginning, named_rows
+from workflow_scripts.audit.findings import FEW_ROWS, findings
 from workflow_scripts.audit.tally import Tally
 from workflow_scripts.audit.turns import AssistantTurns, as_turn
 from workflow_scripts.audit.verdict import verdict
@@ -58,8 +58,6 @@ def build(
     found, frame = evidence.found, evidence.counted
     accepted, flagged = frame.height, int(frame["flagged"].sum())
     answered = frame.filter(pl.col("response_class") != "missing")
-    empty = turns.text(Turn("assistant", ""))
-    (empty_ids,) = prompts.encode([empty])
     share = flagged / accepted if accepted else 1.0
     result: dict[str, Any] = {
         "verdict": "ok",
@@ -86,7 +84,7 @@ def build(
         "top_repeated_patterns": _repeated(evidence.repeated.patterns, frame, prompts),
         "response_tokens": _lengths(answered["response_tokens"]),
         "response_token_counts": _histogram(answered["response_tokens"]),
-        "empty_turn": {"tokens": len(empty_ids), "ids": empty_ids, "text": empty},
+        "empty_turn": _empty_turn(prompts, turns),
         "spikes": _spikes(answered, evidence.rows, prompts, turns, config.audit.spike_share),
         "prompt_tokens": _lengths(frame["prompt_tokens"]),
         "prompt_token_counts": _histogram(frame["prompt_tokens"]),
@@ -100,18 +98,14 @@ def build(
         "prompts": _prompts(evidence),
         "scripts": _counts(frame, "script"),
         **evidence.checks,
-        "control_tokens": _scanned(found, "control", "tokens"),
-        "encoding": _scanned(found, "damage", "kinds"),
-        "personal_data": _scanned(found, "personal", "kinds"),
-        "ids": {
-            "missing": frame["id_key"].null_count(),
-            "duplicate": int(frame.height - frame["id_key"].null_count())
-            - frame["id_key"].drop_nulls().n_unique(),
-        },
+        "control_tokens": _scanned(found.control, "tokens", found.examples.get("control")),
+        "encoding": _scanned(found.damage, "kinds", found.examples.get("damage")),
+        "personal_data": _scanned(found.personal, "kinds", found.examples.get("personal")),
+        "ids": _own_ids(frame["id_key"]),
         "estimate": estimate(config.audit.estimate, frame, frame),
         "estimate_trivial": estimate(config.audit.estimate, frame, frame.filter(pl.col("flagged"))),
     }
-    result["findings"] = findings(config, result, frame)
+    result["findings"] = [f.as_dict() for f in findings(config.audit, result, frame)]
     result["verdict"], result["reasons"] = verdict(result)
     return result
 
@@ -149,7 +143,7 @@ def _repeated(found: pl.DataFrame, frame: pl.DataFrame, prompts: Prompts) -> lis
     lengths = map(len, prompts.encode(top["text"].to_list()))
     return [
         {
-            "text": visible(row["text"]),
+            "text": beginning(row["text"]),
             "rows": row["rows"],
             "prompts": row["prompts"],
             "tokens": tokens,
@@ -157,6 +151,13 @@ def _repeated(found: pl.DataFrame, frame: pl.DataFrame, prompts: Prompts) -> lis
         }
         for row, tokens in zip(top.iter_rows(named=True), lengths, strict=True)
     ]
+
+
+def _empty_turn(prompts: Prompts, turns: AssistantTurns) -> dict[str, Any]:
+    """What the template makes of an empty response."""
+    text = turns.text(Turn("assistant", ""))
+    (ids,) = prompts.encode([text])
+    return {"tokens": len(ids), "ids": ids, "text": text}
 
 
 def _spikes(
@@ -180,7 +181,7 @@ def _spikes(
                 "share": round(rows / frame.height, 6),
                 "distinct": keys.height,
                 "ids": prompts.encode([text])[0][:64],
-                "text": visible(text),
+                "text": beginning(prompts.spellings.unmasked(text)),
                 "examples": named_rows(there),
             }
         )
@@ -242,7 +243,7 @@ def _prompts(evidence: Evidence) -> dict[str, Any]:
         first = frame[at]
         messages = _messages(evidence.rows, first)
         asked = next((m["content"] for m in messages if m["role"] == "user"), "")
-        top.append({"text": visible(asked), "rows": rows, "examples": named_rows(first)})
+        top.append({"text": beginning(asked), "rows": rows, "examples": named_rows(first)})
     return {
         "distinct": frame["prompt_key"].n_unique(),
         "turns": int(frame["turns"].sum()),
@@ -252,10 +253,16 @@ def _prompts(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _scanned(found: Tally, name: str, key: str) -> dict[str, Any]:
-    counts: Counter[str] = getattr(found, name)
+def _scanned(counts: Counter[str], key: str, examples: list[str] | None) -> dict[str, Any]:
+    """Rows by what was seen in their texts; "" counts the rows."""
     kinds = {kind: rows for kind, rows in counts.most_common() if kind}
-    return {"rows": counts[""], key: kinds, "examples": found.examples.get(name, [])}
+    return {"rows": counts[""], key: kinds, "examples": examples or []}
+
+
+def _own_ids(keys: pl.Series) -> dict[str, int]:
+    """Rows without an id of the user's, and those that repeat one."""
+    given = keys.drop_nulls()
+    return {"missing": keys.null_count(), "duplicate": len(given) - given.n_unique()}
 
 
 def estimate(settings: Estimate, frame: pl.DataFrame, asked: pl.DataFrame) -> dict[str, Any]:

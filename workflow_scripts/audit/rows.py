@@ -5,15 +5,15 @@ and returns what it counted. Parts are taken in the input's order, so nothing de
 first.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from workflow_scripts.audit.lengths import RowLengths, UncountedRow
 from workflow_scripts.audit.tally import Tally
-from workflow_scripts.audit.turns import PROBE, REMEMBERED, SHORT_CHARS, AssistantTurns, as_turn
+from workflow_scripts.audit.turns import REMEMBERED, AssistantTurns, as_turn
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest, key64
 from workflow_scripts.input.conversation import FOUND, Conversation, prompt_hash, read_conversation
@@ -22,14 +22,14 @@ from workflow_scripts.input.parts import Part
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.tokenized import Detokenizer, is_tokenized
 from workflow_scripts.input.turn import Turn
-from workflow_scripts.model.prompts import MASK, Prompts
+from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.model.spellings import MASK
 from workflow_scripts.tables.columns import AUDIT
 from workflow_scripts.texts.classes import TRIVIAL, folded, pattern, response_class
 from workflow_scripts.texts.hints import damage, personal
 from workflow_scripts.texts.scripts import script
 
 BATCH = 1024  # rows encoded at a time
-EXACT = 2000  # characters of a prompt from which on it is always counted
 RANKS = {name: rank for rank, name in enumerate((*TRIVIAL, "reasoning_only", "normal"))}
 # Columns that only the audit itself needs, beside those of rows.parquet.
 PART = pa.schema(
@@ -43,30 +43,17 @@ PART = pa.schema(
 )
 
 
-@dataclass(slots=True)
-class _Row:
-    """A row on its way: its columns, and what is still to be counted in tokens."""
-
-    columns: dict[str, Any]
-    response: str | None  # as the template writes it; None if it is counted
-    prompt: str
-
-
 class PartReader:
     """Reads parts of the input.
-
-    Of a large input, the tokens of prompts under EXACT characters are estimated by those of every
-    sixteenth of them: they only feed a distribution and totals.
 
     Args:
         config: the run's configuration.
         prompts: the model's template and tokenizer.
         folder: where the rows of the parts go.
-        large: whether the input is a large one.
+        large: whether the input is a large one, whose prompts' lengths may be estimated.
     """
 
     def __init__(self, config: Config, prompts: Prompts, folder: Path, large: bool = False):
-        self.large = large
         self.config = config
         self.prompts = prompts
         self.folder = folder
@@ -74,14 +61,8 @@ class PartReader:
         self.turns = AssistantTurns(prompts)
         self.detokenizer = Detokenizer(prompts)
         self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
-        self.overhead = self._overhead()
-        self._lengths: dict[str, int] = {}
+        self.lengths = RowLengths(prompts, large)
         self._short: dict[str, tuple[str | None, str | None]] = {}
-
-    def _overhead(self) -> int:
-        """Tokens that the template adds to a question: what is around it and the opener."""
-        whole, bare = self.prompts.encode([self.prompts.render([{**PROBE}]), PROBE["content"]])
-        return len(whole) - len(bare)
 
     def read(self, part: Part) -> tuple[Path, Tally]:
         """Read one part; returns the file with its rows and what was counted."""
@@ -89,7 +70,7 @@ class PartReader:
         found = Tally()
         rejected: list[bytes] = []
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, PART) as writer:
-            batch: list[_Row] = []
+            batch: list[UncountedRow] = []
             for line in read_part(part, found.lines):
                 try:
                     batch.append(self._row(line, found))
@@ -103,7 +84,7 @@ class PartReader:
         found.rejected = b"".join(rejected)
         return path, found
 
-    def _row(self, line: Line, found: Tally) -> _Row:
+    def _row(self, line: Line, found: Tally) -> UncountedRow:
         record = line.record
         if record is None:
             reason, message = line.reject or ("invalid_json", "")
@@ -154,7 +135,7 @@ class PartReader:
         if response_ids is not None:
             row["response_tokens"] = len(response_ids)
         response = self.turns.text(last) if response_ids is None else None
-        return _Row(row, response, "\n".join(asked).replace(MASK, ""))
+        return UncountedRow(row, response, "\n".join(asked).replace(MASK, ""))
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:
         """A short response as `repeated` compares it, and with its numbers as 0."""
@@ -176,38 +157,15 @@ class PartReader:
         if kinds := personal(given):  # whose row it is is nobody's business
             found.personal.update({"", *kinds})
         if any(beginning in raw for beginning in self.spelled) and (
-            spelled := self.prompts.spelled(given)
+            spelled := self.prompts.spellings.found(given)
         ):
             found.control.update({"", *spelled})
             found.note("control", f"{line.source}:{line.line}")
 
-    def _finished(self, batch: list[_Row]) -> pa.RecordBatch:
+    def _finished(self, batch: list[UncountedRow]) -> pa.RecordBatch:
         """The batch's rows with their lengths in tokens."""
-        most = EXACT if self.large else 0
-        estimated = [row for at, row in enumerate(batch) if at % 16 and len(row.prompt) < most]
-        few = {id(row) for row in estimated}
-        exact = [row for row in batch if id(row) not in few]
-        for row, tokens in zip(exact, self._counted([row.prompt for row in exact]), strict=True):
-            row.columns["prompt_tokens"] = tokens + self.overhead
-        chars = sum(len(row.prompt) for row in exact)
-        counted = sum(row.columns["prompt_tokens"] - self.overhead for row in exact)
-        for row in estimated:
-            tokens = round(len(row.prompt) * counted / max(chars, 1))
-            row.columns["prompt_tokens"] = tokens + self.overhead
-        rendered = [row for row in batch if isinstance(row.response, str)]
-        texts = [str(row.response) for row in rendered]
-        for row, tokens in zip(rendered, self._counted(texts), strict=True):
-            row.columns["response_tokens"] = tokens
+        self.lengths.fill(batch)
         return pa.RecordBatch.from_pylist([row.columns for row in batch], PART)
-
-    def _counted(self, texts: list[str]) -> list[int]:
-        """Tokens of rendered texts; short ones are remembered."""
-        known = self._lengths
-        unknown = list({t: None for t in texts if t not in known})
-        fresh = dict(zip(unknown, map(len, self.prompts.encode(unknown)), strict=True))
-        if len(known) < REMEMBERED:
-            known.update((t, n) for t, n in fresh.items() if len(t) <= SHORT_CHARS)
-        return [fresh[t] if t in fresh else known[t] for t in texts]
 
 
 def _starts_alike(one: str, other: str) -> bool:

@@ -47,7 +47,7 @@ class AssistantTurns:
         content = turn.content or ""
         plain = turn.reasoning is None and content.strip() == content != ""
         if self._around and plain and "think>" not in content:
-            return self._around[0] + self.prompts.masked(content) + self._around[1]
+            return self._around[0] + self.prompts.spellings.masked(content) + self._around[1]
         key = (turn.reasoning, content)
         if (known := self._known.get(key)) is None:
             known = self._rendered(*key)
@@ -62,7 +62,7 @@ class AssistantTurns:
         try:
             whole = self.prompts.render([PROBE, message], answer_next=False)
         except PromptError:  # a template that refuses it: the text alone
-            return self.prompts.masked(content)
+            return self.prompts.spellings.masked(content)
         if whole.startswith(self.header):
             return whole[len(self.header) :]
         return whole.removeprefix(self.before)  # it writes the turn otherwise than it asks for it

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from workflow_scripts.base.log import clean
+from workflow_scripts.base.log import printable
 
 
 def verdict(found: dict[str, Any]) -> tuple[str, list[str]]:
@@ -45,4 +45,4 @@ def summary(found: dict[str, Any]) -> list[str]:
         f"the {part['rows']:,} trivial ones: {_price(part)}",
     ]
     lines += [f"  {f['level']:10} {f['text']}" for f in found["findings"][:5]]
-    return [clean(line)[:200] for line in lines] + ["  all of it is in audit/report.html"]
+    return [printable(line[:200]) for line in lines] + ["  all of it is in audit/report.html"]

@@ -14,7 +14,11 @@ def say(text: str) -> None:
 
 def clean(value: object) -> str:
     """Text from outside as one line without control characters: no file moves the cursor."""
-    text = " ".join(str(value)[:1000].split())
+    return printable(" ".join(str(value)[:1000].split()))
+
+
+def printable(text: str) -> str:
+    """A line without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -99,8 +99,8 @@ class Builder:
         counts["supervised_tokens"] += len(sample.output_ids)
         counts["reasoning_tokens"] += sample.fields["reasoning_length"]
         texts = [m["content"] for m in sample.messages if isinstance(m["content"], str)]
-        if any(self.prompts.masked(text) is not text for text in texts):
-            self.spelling += bool(self.prompts.spelled(texts))
+        if any(self.prompts.spellings.masked(text) is not text for text in texts):
+            self.spelling += bool(self.prompts.spellings.found(texts))
         self.gallery.keep(sample, side)
 
     def _drop(self, sample: Sample, found: Found) -> None:

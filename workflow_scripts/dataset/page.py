@@ -9,7 +9,7 @@ import numpy as np
 
 from workflow_scripts.dataset.samples import Ids, Sample
 from workflow_scripts.model.prompts import Prompts
-from workflow_scripts.pages.text import environment, shown
+from workflow_scripts.pages.text import environment
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 KEPT = 6  # samples shown of each side and class
@@ -100,7 +100,6 @@ class Gallery:
     def page(self, stats: dict[str, Any]) -> str:
         """The page as HTML; whatever is not marked as safe is escaped."""
         made = environment()
-        made.filters["shown"] = shown
         return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
             stats=stats, kept=sorted(self._kept.items()), dropped=self._dropped
         )

@@ -14,16 +14,13 @@ from workflow_scripts.model.prompts import Prompts
 
 Ids = Sequence[int] | np.ndarray[Any, np.dtype[np.int32]]
 
-# class -> whether to ask again. `length` cuts are never asked again with the same cap: the same
-# seed gives the same prefix, and a peer that retries them ten times pays ten times for nothing.
-RETRY = {
-    "complete": "no",
-    "truncated_in_thinking": "never with the same cap",
-    "truncated_in_answer": "never with the same cap",
-    "no_answer": "by policy",
-    "unclosed_thinking": "by policy",
-    "engine_error": "yes",
-}
+CLASSES = (
+    "complete",
+    "truncated_in_thinking",
+    "truncated_in_answer",
+    "no_answer",
+    "unclosed_thinking",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def fault(answer: Answer, vocab_size: int) -> str | None:
 
 
 def classify(prompts: Prompts, prompt_ids: Sequence[int], answer: Answer) -> str:
-    """The class of an answer without a fault, one of `RETRY`."""
+    """The class of an answer without a fault, one of CLASSES."""
     parts = split(prompts, prompt_ids, answer.output_ids)
     if answer.finish == "length":
         return "truncated_in_answer" if parts.closed else "truncated_in_thinking"

@@ -15,8 +15,6 @@ NO_THINKING = (
     "thinking mode; set model.thinking to false"
 )
 
-# ---- the run ------------------------------------------------------------------------------------
-
 
 def tokenizer_file(config: Config) -> Path:
     path = Path(config.model.tokenizer or config.model.path)

@@ -7,17 +7,12 @@ which is nearly always, the whole text is encoded at once; both ways give the sa
 """
 
 import json
-import re
 import unicodedata
 from collections.abc import Sequence
-from datetime import datetime
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.ext
 import numpy as np
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from workflow_scripts.base.errors import ConfigError
@@ -31,9 +26,9 @@ from workflow_scripts.model.folder import (
     special_tokens,
     tokenizer_file,
 )
+from workflow_scripts.model.spellings import MASK, Spellings
+from workflow_scripts.model.template import compile_template
 
-MASK = "\ufdd0"  # a Unicode noncharacter; occurrences in user text are masked as well
-MASKED = re.compile(f"{MASK}(\\d+){MASK}")
 Message = dict[str, Any]
 # What templates call it: Qwen3.6 and GLM-4.7.
 KEEP_REASONING = {"preserve_thinking": True, "clear_thinking": False}
@@ -52,51 +47,6 @@ def is_asked(message: Message) -> bool:
 
 class PromptError(Exception):
     """The chat template refuses a conversation; the message is the template's own."""
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks assistant text in some templates; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(_format: str) -> str:
-    raise ConfigError(
-        "model.chat_template: the template prints today's date, so a prompt would change from "
-        "day to day and finished rows would be asked again; set model.chat_template to a copy "
-        f"of it with a fixed date, such as {datetime.now():%Y-%m-%d}"
-    )
-
-
-def _tojson(value: Any, indent: int | None = None, **kwargs: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, **kwargs)
-
-
-def compile_template(text: str) -> jinja2.Template:
-    """The template in the environment that transformers gives chat templates."""
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_Generation, "jinja2.ext.loopcontrols"],
-    )
-    env.filters["tojson"] = _tojson
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = _strftime_now
-    try:
-        return env.from_string(text)
-    except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(
-            f"the chat template is not valid Jinja, line {error.lineno}: {error.message}; "
-            "set model.chat_template to a working one"
-        ) from None
 
 
 class Prompts:
@@ -129,12 +79,7 @@ class Prompts:
         self._fast: Encode | None = None
         raw = json.loads(tokenizer_json)
         self.added = {t["content"]: t["id"] for t in raw.get("added_tokens", [])}
-        spelled = sorted(self.added, key=len, reverse=True)
-        self._spelled = [*spelled, MASK]
-        self._starts = {text[:2] for text in self._spelled}
-        alternatives = "|".join(map(re.escape, spelled))
-        self._find_spelled = re.compile(f"{alternatives}|{MASK}" if alternatives else MASK)
-        self._cut = re.compile(f"({alternatives})") if alternatives else None
+        self.spellings = Spellings(self.added)
         self._template = compile_template(template)
         self._variables = {**special, "enable_thinking": thinking}
         if keep_reasoning:
@@ -186,7 +131,7 @@ class Prompts:
         """
         try:
             return self._template.render(
-                messages=[self.masked(message) for message in messages],
+                messages=[self.spellings.masked(message) for message in messages],
                 add_generation_prompt=answer_next,
                 **self._variables,
             )
@@ -219,7 +164,7 @@ class Prompts:
     def _encode_pieces(self, text: str, encode: Encode) -> list[int]:
         """Ids of the control tokens that the template wrote, and of what stands between them."""
         ids: list[int] = []
-        for piece in self._cut.split(text) if self._cut else [text]:
+        for piece in self.spellings.cut(text):
             if piece in self.added:
                 ids.append(self.added[piece])
             elif piece:
@@ -234,29 +179,8 @@ class Prompts:
         """Ids of plain text; spelled control tokens stay text."""
         return self._plain.encode(text, add_special_tokens=False).ids
 
-    def masked(self, value: Any) -> Any:
-        """A text, or a message's texts, arguments of tool calls included, with the control tokens
-        that it spells masked."""
-        if isinstance(value, str):
-            if not any(start in value for start in self._starts):
-                return value
-            return self._find_spelled.sub(self._mask, value)
-        if isinstance(value, dict):
-            return {key: self.masked(inner) for key, inner in value.items()}
-        return [self.masked(inner) for inner in value] if isinstance(value, list) else value
-
-    def spelled(self, texts: Sequence[str]) -> set[str]:
-        """The control tokens that texts spell."""
-        return {hit[0] for text in texts for hit in self._find_spelled.finditer(text)} - {MASK}
-
-    def _mask(self, match: re.Match[str]) -> str:
-        return f"{MASK}{self._spelled.index(match[0])}{MASK}"
-
     def _encode_unmasked(self, text: str) -> list[int]:
-        return self.encode_text(MASKED.sub(self._unmask, text))
-
-    def _unmask(self, match: re.Match[str]) -> str:
-        return self._spelled[int(match[1])]
+        return self.encode_text(self.spellings.unmasked(text))
 
     # ---- back ----
 

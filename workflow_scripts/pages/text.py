@@ -6,16 +6,17 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+Json = dict[str, Any]
 CAP = 900  # characters of a text shown
+LINE = 240  # characters of a text shown in a table's cell
 # control characters as their symbols; tabs and line breaks stay
 CONTROL = {c: 0x2400 + c for c in range(32) if c not in (9, 10, 13)} | {127: 0x2421}
-
-
-def shown(text: str) -> str:
-    """A text as a page shows it: capped, its control characters visible."""
-    more = len(text) - CAP
-    text = text[:CAP].translate(CONTROL)
-    return f"{text} … ({more:,} more characters)" if more > 0 else text
+# C1 controls, soft hyphen, zero width, line ends and direction marks of Unicode, tags, surrogates;
+# not the joiners, which emoji and Persian need
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+)
 
 
 def environment(html: bool = True, **options: Any) -> jinja2.Environment:
@@ -30,18 +31,8 @@ def environment(html: bool = True, **options: Any) -> jinja2.Environment:
     )
     made.filters["n"] = lambda number: f"{number:,}"
     made.filters["percent"] = lambda share: f"{100 * share:.1f} %"
+    made.filters["shown"] = visible
     return made
-
-
-LINE = 240  # characters of a text shown in a table's cell
-# C1 controls, soft hyphen, zero width, line ends and direction marks of Unicode, tags, surrogates;
-# not the joiners, which emoji and Persian need
-HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
-)
-
-# ---- texts and numbers --------------------------------------------------------------------------
 
 
 def visible(text: str, cap: int = CAP) -> str:
@@ -92,6 +83,3 @@ def time(hours: float) -> str:
     if minutes < 120:
         return f"{minutes} minute{'' if minutes == 1 else 's'}"
     return f"{number(round(hours, 1))} hours" if hours < 48 else f"{hours / 24:,.1f} days"
-
-
-Json = dict[str, Any]

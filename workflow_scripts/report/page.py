@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import jinja2
 from markupsafe import Markup
 
 from workflow_scripts.base.log import duration
 from workflow_scripts.pages.svg import NEW, OLD, share_axes, svg
-from workflow_scripts.pages.text import Json, environment, shown
+from workflow_scripts.pages.text import Json, environment
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 TRIVIAL_TOKENS = 6  # a response this short cannot say much
@@ -57,10 +58,9 @@ def plot(name: str, shares: list[float], edges: list[int], top: float, side: Jso
 
 def render(found: Json) -> str:
     """The page; whatever is not marked as safe is escaped."""
-    made = environment()
+    made = environment(loader=jinja2.FileSystemLoader(TEMPLATE.parent))
     made.filters |= {
         "duration": duration,
-        "shown": shown,
         "json": lambda value: json.dumps(value, indent=2, sort_keys=True),
     }
-    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(found)
+    return made.get_template(TEMPLATE.name).render(found)

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.made.merged_rows import Built, Turn, config, reply, row
 from tests.made.model import IM_END, THINK, THINK_CLOSE
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.config.dataset import FilterChoice
 from workflow_scripts.config.dataset import Filters as FilterSettings
+from workflow_scripts.dataset.single_filters import FILTERS
 from workflow_scripts.dataset.user_filters import check
 from workflow_scripts.texts.loops import THRESHOLD
 
@@ -26,6 +28,13 @@ def filtered(
     assert sorted([*dropped, *built.lines()]) == list(range(1, len(rows) + 1))
     assert sum(built.stats["drop_reasons"].values()) == len(dropped)
     return dropped
+
+
+def test_every_choice_of_the_configuration_is_a_filter() -> None:
+    fields = FilterSettings.model_fields.items()
+    options = get_args(FilterChoice)
+    choices = {name for name, field in fields if get_args(field.annotation) == options}
+    assert choices == {*FILTERS, "no_answer", "unclosed_thinking"}  # those two go by class
 
 
 def test_classes(tmp_path: Path) -> None:

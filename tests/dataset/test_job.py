@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made.merged_rows import PROMPTS, RUN, Built, reply, row
-from tests.made.model import IM_END, IM_START, TEMPLATE, THINK, THINK_CLOSE, byte_tokenizer
+from tests.made.model import IM_END, IM_START, THINK, THINK_CLOSE, byte_tokenizer
+from tests.made.prompts import tiny_prompts
 from workflow_scripts.dataset.drift import TemplateChanged
 from workflow_scripts.dataset.samples import kept_ids, read_samples
 from workflow_scripts.dataset.survey import split_sides
@@ -41,7 +42,7 @@ def test_ids_and_mask_by_hand(tmp_path: Path) -> None:
 
 
 def test_without_thinking_by_hand(tmp_path: Path) -> None:
-    plain = Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, False, [IM_END])
+    plain = tiny_prompts(thinking=False)
     built = Built(tmp_path, [row(1, "Hi", reply("Yo", None), prompts=plain)], plain)
     (found,) = built.rows().to_dicts()
     closed = [THINK, *b"\n\n", THINK_CLOSE, *b"\n\n"]

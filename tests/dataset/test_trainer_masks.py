@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.trainer_masks import SAME, Row, difference
-from tests.made.model import IM_END, IM_START, TEMPLATE, THINK, THINK_CLOSE, byte_tokenizer
-from workflow_scripts.model.prompts import Prompts
+from tests.made.model import IM_END, IM_START, THINK, THINK_CLOSE
+from tests.made.prompts import tiny_prompts
 
 # a question that spells an end token; then a reasoning and an answer
 IDS = [IM_START, *b"q<|im_end|>", THINK, *b"\na", THINK_CLOSE, *b"b", IM_END]
@@ -31,6 +31,6 @@ LINE_END = "line end after the end token supervised"
     ],
 )
 def test_differences_have_names(ids: list[int], mask: list[int], expected: str) -> None:
-    prompts = Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, True, [IM_END])
+    prompts = tiny_prompts()
     row = Row("a-0", "plain", 0, IDS, MASK)
     assert difference(row, ids, mask, prompts) == expected

@@ -18,18 +18,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.made.input_files import write
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.input.files import input_files
 from workflow_scripts.input.lines import Counts, Line, parse_line, read_lines, read_part
 from workflow_scripts.input.parts import Part, format_of, parts
 
 RECORDS = [{"id": n, "text": f"row {n}"} for n in range(1, 8)]
-
-
-def write(path: Path, raw: bytes) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw)
-    return str(path)
 
 
 def jsonl(records: list[Any]) -> bytes:

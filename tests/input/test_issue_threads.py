@@ -7,33 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
+from tests.made.conversations import KEEP, RULES, rejected, turns
+from tests.made.input_files import write
 from workflow_scripts.config.audit import Rules
 from workflow_scripts.input.conversation import read_conversation
 from workflow_scripts.input.files import input_files
 from workflow_scripts.input.lines import Line, read_lines
 from workflow_scripts.input.parts import format_of
-from workflow_scripts.input.reject import Reject
-
-RULES = Rules()
-KEEP = Rules(tool_turns="keep")
 
 
 def read(path: Path, raw: bytes | str) -> list[Line]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw.encode() if isinstance(raw, str) else raw)
-    return list(read_lines(str(path)))
-
-
-def turns(record: Any, rules: Rules = RULES) -> list[tuple[str, str | None]]:
-    return [(turn.role, turn.content) for turn in read_conversation(record, rules).turns]
-
-
-def reject(record: Any, rules: Rules = RULES) -> tuple[str, str]:
-    with pytest.raises(Reject) as caught:
-        read_conversation(record, rules)
-    return caught.value.reason, caught.value.message
+    return list(read_lines(write(path, raw.encode() if isinstance(raw, str) else raw)))
 
 
 def call(name: str, **arguments: int) -> dict[str, Any]:
@@ -66,12 +51,12 @@ def test_conversations_without_a_question() -> None:
     assistant's greeting, crashed the parser; each is rejected and says why."""
     system = {"role": "system", "content": "Be short."}
     greeting = {"role": "assistant", "content": "Hello!"}
-    assert reject({"conversations": []}) == (
+    assert rejected({"conversations": []}) == (
         "empty_conversation",
         "`conversations` is an empty list",
     )
     for messages in ([system], [greeting], [system, greeting]):
-        found = reject({"conversations": messages})
+        found = rejected({"conversations": messages})
         assert found == ("no_user_turn", "the conversation has no user turn")
 
 
@@ -129,7 +114,7 @@ def test_an_answer_with_the_role_of_the_user() -> None:
     assert found.used == ["repeated_user"]
     assert found.turns[2].content == "What is 2+2?\n\nIt is 4."
     assert found.turns[3].content is None
-    assert reject({"messages": messages}, Rules(repeated_user="reject"))[0] == "repeated_user"
+    assert rejected({"messages": messages}, Rules(repeated_user="reject"))[0] == "repeated_user"
 
 
 def test_a_file_that_is_one_conversation(tmp_path: Path) -> None:
@@ -139,7 +124,7 @@ def test_a_file_that_is_one_conversation(tmp_path: Path) -> None:
     items = "".join(json.dumps({"role": r, "content": c}) + ",\n" for r, c in pairs)
     lines = read(tmp_path / "webshop.jsonl", f"[\n{items}]")
     expected = "no known conversation or prompt column; columns: content, role"
-    assert [reject(line.record) for line in lines[:3]] == [("no_conversation", expected)] * 3
+    assert [rejected(line.record) for line in lines[:3]] == [("no_conversation", expected)] * 3
     assert [line.reject and line.reject[0] for line in lines[3:]] == ["invalid_json"]
 
 
@@ -154,7 +139,7 @@ def test_calls_of_tools_are_never_lost_without_a_word() -> None:
         {"role": "assistant", "content": "It is sunny."},
     ]
     record = {"messages": messages}
-    assert reject(record) == ("tool_turn", "messages[2] is a tool turn (assistant)")
+    assert rejected(record) == ("tool_turn", "messages[2] is a tool turn (assistant)")
     found = read_conversation(record, KEEP)
     assert [turn.as_dict() for turn in found.turns] == messages
     assert [turn.content for turn in found.responses()] == ["It is sunny."]
@@ -166,4 +151,4 @@ def test_a_null_is_not_the_text_none() -> None:
     record = {"conversations": [asked, {"from": "gpt", "value": None}]}
     assert turns(record) == [("user", "Say hi."), ("assistant", None)]
     record = {"conversations": [{"from": "human", "value": None}, {"from": "gpt", "value": "hi"}]}
-    assert reject(record) == ("null_content", "conversations[0] (user) has no content")
+    assert rejected(record) == ("null_content", "conversations[0] (user) has no content")

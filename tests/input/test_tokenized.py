@@ -1,4 +1,4 @@
-"""Tokenized rows back to conversations: ids worked by hand, other templates, and any text."""
+"""Tokenized rows back to conversations: ids worked by hand, the demo's, and any text."""
 
 import json
 from pathlib import Path
@@ -8,59 +8,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.made.model import (
-    END_OF_TEXT,
-    IM_END,
-    IM_START,
-    TEMPLATE,
-    THINK,
-    THINK_CLOSE,
-    byte_tokenizer,
+from tests.made.model import END_OF_TEXT, IM_END, IM_START, TEMPLATE, THINK, THINK_CLOSE
+from tests.made.strategies import TEXT
+from tests.made.tokenized_rows import (
+    ANY,
+    ASKED,
+    EMPTY,
+    OFF,
+    OPEN,
+    TINY,
+    USER,
+    answer,
+    detokenizer_with,
+    masked,
+    read,
 )
-from tests.model.test_prompts import TEXT
 from workflow_scripts.config.audit import Columns
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.tokenized import Detokenizer, Tokenized, is_tokenized
 from workflow_scripts.model.prompts import Message, Prompts
-
-ANY = Columns()
-ASKED = [IM_START, *b"user\nHi", IM_END, 10, IM_START, *b"assistant\n"]
-OPEN = [*ASKED, THINK, 10]
-USER = {"role": "user", "content": "Hi"}
-EMPTY = [THINK, 10, 10, THINK_CLOSE, 10, 10, IM_END, 10]
-ENDS = [IM_END, END_OF_TEXT]
-
-
-def make(
-    thinking: bool = True, template: str = TEMPLATE, control: tuple[str, ...] = (), end: str = ""
-) -> Detokenizer:
-    """For the byte tokenizer, or for one that has these control tokens, from id 256 on."""
-    raw = json.loads(byte_tokenizer().to_str())
-    if control:
-        one = raw["added_tokens"][0]
-        tokens = enumerate(control, 256)
-        raw["added_tokens"] = [{**one, "id": n, "content": token} for n, token in tokens]
-    ends = [256 + control.index(end)] if control else ENDS
-    return Detokenizer(Prompts(json.dumps(raw), template, {}, thinking, ends))
-
-
-TINY = make()
-OFF = make(thinking=False)
-
-
-def masked(*parts: tuple[list[int], int], **more: Any) -> dict[str, Any]:
-    """A row of id runs, each supervised or not."""
-    ids = [i for run, _ in parts for i in run]
-    return {"input_ids": ids, "loss_mask": [m for run, m in parts for _ in run], **more}
-
-
-def read(row: dict[str, Any], by: Detokenizer = TINY, columns: Columns = ANY) -> Tokenized:
-    return by.conversation(row, columns)
-
-
-def answer(content: str | None, reasoning: str | None = None) -> Message:
-    found: Message = {"role": "assistant", "content": content}
-    return found if reasoning is None else {**found, "reasoning_content": reasoning}
 
 
 def test_reasoning_and_answer() -> None:
@@ -85,29 +51,6 @@ def test_thinking_off() -> None:
 def test_an_empty_answer_with_its_think_block(by: Detokenizer) -> None:
     found = read(masked((ASKED, 0), (EMPTY, 1)), by)
     assert found == Tokenized([USER, answer("", "")], EMPTY, 1, True)
-
-
-@pytest.mark.parametrize("name", ["loss_mask", "assistant_masks", "completion_mask"])
-@pytest.mark.parametrize("one", [1, True, 1.0])
-def test_masks(name: str, one: Any) -> None:
-    mask = [0] * len(ASKED) + [one] * 2
-    row = {"input_ids": [*ASKED, *b"ok"], name: mask}
-    assert read(row) == Tokenized([USER, answer("ok")], [*b"ok"], 1, True)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"labels": [-100] * len(ASKED) + [*b"ok", IM_END, 10]},
-        {"response_start": len(ASKED)},
-        {"prompt_length": len(ASKED)},
-        {"loss_mask": None, "prompt_length": len(ASKED)},
-    ],
-)
-def test_labels_and_starts(more: dict[str, Any]) -> None:
-    output = [*b"ok", IM_END, 10]
-    row = {"input_ids": ASKED + output, **more}
-    assert read(row) == Tokenized([USER, answer("ok")], output, 1, True)
 
 
 def test_named_columns_are_the_only_ones() -> None:
@@ -181,7 +124,7 @@ def test_padding() -> None:
 
 
 def test_a_pad_token_that_the_template_never_writes() -> None:
-    by = make(False, TEMPLATE, ("<|im_start|>", "<|im_end|>", "<pad>"), "<|im_end|>")
+    by = detokenizer_with(("<|im_start|>", "<|im_end|>", "<pad>"), "<|im_end|>", TEMPLATE)
     ids = [256, *b"user\nHi", 257, 10, 256, *b"assistant\n", *b"ok"]
     row = {"input_ids": [*ids, 258, 258], "prompt_length": len(ids) - 2}
     assert read(row, by).messages == [USER, answer("ok")]
@@ -197,18 +140,7 @@ def test_a_pad_token_that_the_template_never_writes() -> None:
         ("bad_ids", "holds -1", {"input_ids": [-1], "loss_mask": [0]}),
         ("bad_ids", "no id of 261", {"input_ids": [261], "loss_mask": [0]}),
         ("bad_ids", "empty", {"input_ids": [], "loss_mask": []}),
-        ("no_mask", "no column loss_mask, ", {"input_ids": ASKED}),
-        ("mask_length", "has 1 values", {"input_ids": ASKED, "loss_mask": [1]}),
-        ("mask_length", "has 1 values", {"input_ids": ASKED, "labels": [-100]}),
-        ("mask_length", "has no list", {"input_ids": ASKED, "loss_mask": 1}),
-        ("mask_length", "is -1;", {"input_ids": ASKED, "response_start": -1}),
-        ("mask_length", "is 99;", {"input_ids": ASKED, "response_start": 99}),
         ("mask_length", "attention", masked((ASKED, 1), attention_mask=[1])),
-        ("bad_mask", "neither 0 nor 1", {"input_ids": [1, 2], "loss_mask": [0, "1"]}),
-        ("bad_mask", "neither 0 nor 1", {"input_ids": [1, 2], "loss_mask": [0, -100]}),
-        ("labels_differ", "is 7, the id there is 2", {"input_ids": [1, 2], "labels": [-100, 7]}),
-        ("labels_differ", "before its id", {"input_ids": [1, 2, 3], "labels": [-100, 3, -100]}),
-        ("labels_differ", "after its id", {"input_ids": [1, 2, 3], "labels": [-100, -100, 2]}),
         ("no_response_ids", "supervised", masked((ASKED[:-3], 0))),
         ("no_response_ids", "supervised", masked(([*ASKED, *b"ok", IM_END], 0))),
         ("no_response_ids", "supervised", masked(([*b"plain text"], 0))),
@@ -254,98 +186,6 @@ def test_is_tokenized() -> None:
     assert is_tokenized({"ids": ASKED, "messages": [USER]}, named)
     both = Columns(input_ids="ids", messages="messages")
     assert not is_tokenized({"ids": ASKED, "messages": [USER]}, both)
-
-
-# ---- other templates ----
-
-LLAMA = """\
-{{- '<|begin|>' }}
-{%- for m in messages %}
-{{- '<|header|>' + m.role + '<|/header|>\\n\\n' + m.content | trim + '<|eot|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|header|>assistant<|/header|>\\n\\n' }}{%- endif %}
-"""
-MISTRAL = """\
-{{- '<s>' }}
-{%- if messages[0].role == 'system' %}{% set s = messages[0].content + '\\n\\n' %}
-{%- set messages = messages[1:] %}{% endif %}
-{%- for m in messages %}
-{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('order') }}{% endif %}
-{%- if m.role == 'user' %}{{- '[INST] ' + (s or '') + m.content + ' [/INST]' }}
-{%- else %}{{- ' ' + m.content + '</s>' }}{% endif %}
-{%- endfor %}
-"""
-
-
-def test_headers_of_several_control_tokens() -> None:
-    control = ("<|begin|>", "<|header|>", "<|/header|>", "<|eot|>")
-    by = make(False, LLAMA, control, "<|eot|>")
-    head = [257, *b"user", 258, *b"\n\nHi", 259, 257, *b"assistant", 258, 10, 10]
-    output = [*b"ok", 259]
-    for start, same in (([256], True), ([], False), ([256, 256], False)):
-        found = read(masked((start + head, 0), (output, 1)), by)
-        assert found == Tokenized([USER, answer("ok")], output, 1, same)
-    system = [256, 257, *b"system", 258, *b"\n\nS", 259]
-    found = read(masked((system + head + output + head, 0), (output, 1)), by)
-    messages = [{"role": "system", "content": "S"}, USER, answer("ok"), USER, answer("ok")]
-    assert found == Tokenized(messages, output, 1, True)
-    # a second begin in the middle: two conversations in one row
-    with pytest.raises(Reject, match=r"never writes '<\|eot\|><\|begin\|>"):
-        read(masked(([256, *head, *output, 256, *head], 0), (output, 1)), by)
-
-
-def test_a_template_without_roles() -> None:
-    by = make(False, MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), "</s>")
-    asked = [258, *b" Hi ", 259]
-    found = read(masked(([256, *asked, *b" a", 257, *asked], 0), ([*b"b", 257], 1)), by)
-    assert found.messages == [USER, answer(" a"), USER, answer("b")]
-    found = read(masked(([256, 258, *b" S\n\nHi ", 259], 0), ([*b"b", 257], 1)), by)
-    assert found.messages == [{"role": "user", "content": "S\n\nHi"}, answer("b")]
-    assert found.same_prompt
-
-
-GLM = """\
-{{- '<sop>' }}
-{%- for m in messages %}
-{{- '<|' + m.role + '|>\\n' }}
-{%- if m.role == 'assistant' %}{{- '<think></think>\\n' + m.content }}
-{%- else %}{{- m.content + ('' if enable_thinking else '/nothink') }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}
-"""
-
-
-@pytest.mark.parametrize("thinking", [True, False])
-def test_turns_without_an_end_token(thinking: bool) -> None:
-    control = ("<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>")
-    by = make(thinking, GLM, control, "<|user|>")
-    asked = [258, *b"\nHi", *(b"" if thinking else b"/nothink"), 259]
-    first = [10, 260, 261, *b"\none"]
-    output = [10, 260, *b"hm", 261, *b"\ntwo", 258]
-    found = read(masked(([256, *asked, *first, *asked], 0), (output, 1)), by)
-    messages = [USER, answer("one", ""), USER, answer("two", "hm")]
-    assert found == Tokenized(messages, output, 1, True)
-
-
-def test_the_templates_own_system_turn_is_left_out() -> None:
-    own = "{%- if messages[0].role != 'system' %}{{- '<|im_start|>system\\nOwn<|im_end|>\\n' }}"
-    by = make(template=own + "{%- endif %}\n" + TEMPLATE)
-    for text, expected, same in (
-        (b"Own", [], True),
-        (b"Other", [{"role": "system", "content": "Other"}], True),
-        (b"Own Other", [{"role": "system", "content": "Own Other"}], True),
-        (None, [], False),
-    ):
-        system = [] if text is None else [IM_START, *b"system\n", *text, IM_END, 10]
-        found = read(masked((system + OPEN, 0), ([*b"ok"], 1)), by)
-        assert found == Tokenized([*expected, USER, answer("ok")], [*b"ok"], 1, same)
-
-
-def test_a_template_without_control_tokens_rejects() -> None:
-    by = make(template="{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
-    with pytest.raises(Reject) as caught:
-        read({"input_ids": [*b"user: Hi\nassistant: ok"], "prompt_length": 20}, by)
-    assert caught.value.reason == "not_this_template"
 
 
 def test_the_demo_data() -> None:

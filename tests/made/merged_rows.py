@@ -11,14 +11,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.made.model import IM_END, TEMPLATE, THINK_CLOSE, byte_tokenizer, make_model
+from tests.made.model import IM_END, THINK_CLOSE, make_model
+from tests.made.prompts import tiny_prompts
 from workflow_scripts.config.load import load
 from workflow_scripts.config.sections import Config
 from workflow_scripts.dataset.job import build
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.tables.columns import COMPLETIONS
 
-PROMPTS = Prompts(byte_tokenizer().to_str(), TEMPLATE, {}, True, [IM_END])
+PROMPTS = tiny_prompts()
 RUN: dict[str, Any] = {"run_hash": "0123456789abcdef", "engine": "sglang", "sampling": {"seed": 5}}
 RUN |= {"numeric_flags": {}, "chat_template": "c", "tokenizer": "t", "model": "m"}
 Turn = dict[str, Any]

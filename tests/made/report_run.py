@@ -1,4 +1,4 @@
-"""A run of four rows made by hand, whose report can be checked by hand."""
+"""A run of nine rows made by hand, whose report can be checked by hand."""
 
 import json
 import os
@@ -18,7 +18,8 @@ from workflow_scripts.tables.columns import AUDIT, COMPLETIONS, DROPPED, FAILED,
 RUN = "feedfacefeedface"
 HOSTILE = '</script><img src="http://evil.example/x" onerror="alert(1)"><script>alert(2)</script>'
 Row = dict[str, Any]
-# ---- a run by hand ------------------------------------------------------------------------------
+
+# ---- its parts ----------------------------------------------------------------------------------
 
 
 def user(text: str) -> Row:
@@ -41,6 +42,157 @@ def placed(row_id: str, turn: int, tokens: int, **more: Any) -> Row:
     }
 
 
+def old(row_id: str, messages: list[Row], kind: str, tokens: int) -> Row:
+    fields = {"source": "a.jsonl", "line": int(row_id[1:]), "response_tokens": tokens}
+    texts = {"messages": json.dumps(messages), "response_class": kind}
+    return {"row_id": row_id, **fields, **texts}
+
+
+def new(row_id: str, messages: list[Row], kind: str) -> Row:
+    return {"row_id": row_id, "messages": json.dumps(messages), "class": kind}
+
+
+def audited() -> Row:
+    """The audit of twelve lines."""
+    return {
+        "verdict": "worthless",
+        "trivial_share": 0.666667,
+        "thresholds": {"suspicious": 0.05, "worthless": 0.5},
+        "lines": 12,
+        "blank_lines": 1,
+        "bytes": 4321,
+        "accepted": 9,
+        "flagged": 6,
+        "rejected": 2,
+        "reject_reasons": {"invalid_json": 1, "no_user_turn": 1},
+        "reject_examples": {
+            "invalid_json": f"a.jsonl:11: {HOSTILE}",
+            "no_user_turn": "b.jsonl:2: the conversation has no user turn",
+        },
+        "rules_applied": {"repeated_user": 1},
+        "response_classes": {"empty": 3, "normal": 3, "repeated": 2, "missing": 1},
+        "top_repeated_responses": [{"text": HOSTILE, "rows": 2, "prompts": 2}],
+        "response_tokens": {"total": 77, "median": 2, "p95": 30, "max": 30},
+        "response_token_counts": {"0": 3, "2": 2, "6": 1, "7": 1, "30": 2},
+        "ids": {"missing": 9, "duplicate": 0},
+        "prompts": {"distinct": 8, "turns": 12, "multi_turn_rows": 2},
+        "sources": {
+            "a.jsonl": {"lines": 9, "blank": 1, "rejected": 1, "accepted": 7, "flagged": 5},
+            "b<i>.jsonl": {"lines": 3, "blank": 0, "rejected": 1, "accepted": 2, "flagged": 1},
+        },
+    }
+
+
+def dataset_stats() -> Row:
+    """The dataset of the ten responses."""
+    return {
+        "rows": {"train": 6, "validation": 1, "drafter": 0, "dropped": 3},
+        "tokens": 6234,
+        "supervised_tokens": 5134,
+        "reasoning_tokens": 4000,
+        "sources": {"a<i>.jsonl": dict.fromkeys(OF_SOURCE, 7)},
+        "prompt_clusters": 6,
+        "drift": {"turns_checked": 7, "turns_differing": 2},
+        "drop_reasons": {"truncated_in_thinking": 2, "too_long": 1},
+        "classes": {"complete": 4, "kept": 4, "truncated_in_thinking": 2},
+        "completion_token_counts": {"3": 2, "8": 1, "40": 3, "5000": 1},
+        "run": {},
+    }
+
+
+def verified() -> Row:
+    """Two checks that passed."""
+    good: Row = {"ok": True, "count": 0, "fault": None, "examples": []}
+    return {
+        "ok": True,
+        "run_hash": RUN,
+        "checks": [{"check": "input: none missing", **good}, {"check": "masks", **good}],
+    }
+
+
+def old_rows() -> list[Row]:
+    """The accepted rows: r1 to r4 are asked and answered, f8 and f9 only asked, k5 to k7 kept."""
+    return [
+        old("r1", [user(f"first? {HOSTILE}"), bot("")], "empty", 0),
+        old("r2", [user("q"), bot(""), user("q"), bot(""), user("q"), bot("")], "empty", 0),
+        old("r3", [user("third?"), bot(HOSTILE)], "repeated", 30),
+        old("r4", [user("fourth?"), bot(None)], "missing", 0),
+        old("k5", [user("fifth?"), bot("a fine old answer")], "normal", 7),
+        old("k6", [user("sixth?"), bot("another")], "normal", 2),
+        old("k7", [user("seventh?"), bot("x"), user("more?"), bot("y")], "normal", 30),
+        old("f8", [user("eighth?"), bot("")], "empty", 2),
+        old("f9", [user("ninth?"), bot(HOSTILE)], "repeated", 6),
+    ]
+
+
+def new_rows() -> list[Row]:
+    """The same rows with their new responses, but for those that failed."""
+    turns = [user("q"), bot("one"), user("q"), bot("two"), user("last q"), bot("", "cut sho")]
+    long = "a" * CAP + "b" * 1234
+    return [
+        new("k5", [user("fifth?"), bot("a fine old answer")], "kept"),
+        new("k6", [user("sixth?"), bot("another")], "kept"),
+        new("k7", [user("seventh?"), bot("x"), user("more?"), bot("y")], "kept"),
+        new("r1", [user(f"first? {HOSTILE}"), bot(f"new {HOSTILE}\x00")], "complete"),
+        new("r2", turns, "truncated_in_thinking"),
+        new("r3", [user("third?"), bot(long, f"think {HOSTILE}")], "complete"),
+        new("r4", [user("fourth?"), bot("", "so long")], "truncated_in_thinking"),
+    ]
+
+
+def failed_rows() -> list[Row]:
+    """The rows that were asked and not answered."""
+    return [
+        {
+            "row_id": "f8",
+            "source": "a.jsonl",
+            "line": 8,
+            "messages": "[]",
+            "reason": "server_error",
+            "message": f"500: {HOSTILE}",
+            "attempts": 4,
+            "server": "http://127.0.0.1:30000",
+            "server_age_s": 75.5,
+            "running_requests": 1200,
+            "cache_use": 0.973,
+        },
+        {
+            "row_id": "f9",
+            "source": "b<i>.jsonl",
+            "line": 1,
+            "messages": "[]",
+            "reason": "over_context",
+            "message": "too long a prompt",
+            "attempts": 0,
+        },
+    ]
+
+
+def train_rows() -> list[Row]:
+    """Where the responses to train on come from."""
+    return [
+        placed("k5", 0, 3),
+        placed("k6", 0, 3),
+        placed("k7", 0, 8),
+        placed("r1", 0, 5000),
+        placed("r2", 0, 40),
+        placed("r2", 1, 40),
+    ]
+
+
+def dropped_rows() -> list[Row]:
+    """The responses that are not to be trained on, with the reason."""
+    cut = {"reason": "truncated_in_thinking", "message": "the answer is truncated in thinking"}
+    return [
+        placed("k7", 1, 9000, reason="too_long", message=f"9000 tokens {HOSTILE}"),
+        placed("r2", 2, 5000, **cut),
+        placed("r4", 0, 5000, **cut),
+    ]
+
+
+# ---- the run ------------------------------------------------------------------------------------
+
+
 class FakeRun:
     """12 lines: 1 blank, 2 rejected, 9 accepted; 6 of them flagged and asked, 3 kept; 4 of those
     asked completed (one with 3 turns), 2 failed; of the 10 responses 6 train, 1 validates."""
@@ -56,130 +208,17 @@ class FakeRun:
             "model": {"path": "models/some-model"},
             "sampling": {"max_new_tokens": 5000, "temperature": 0.7},
         }
-        self.audit: Row = {
-            "verdict": "worthless",
-            "trivial_share": 0.666667,
-            "thresholds": {"suspicious": 0.05, "worthless": 0.5},
-            "lines": 12,
-            "blank_lines": 1,
-            "bytes": 4321,
-            "accepted": 9,
-            "flagged": 6,
-            "rejected": 2,
-            "reject_reasons": {"invalid_json": 1, "no_user_turn": 1},
-            "reject_examples": {
-                "invalid_json": f"a.jsonl:11: {HOSTILE}",
-                "no_user_turn": "b.jsonl:2: the conversation has no user turn",
-            },
-            "rules_applied": {"repeated_user": 1},
-            "response_classes": {"empty": 3, "normal": 3, "repeated": 2, "missing": 1},
-            "top_repeated_responses": [{"text": HOSTILE, "rows": 2, "prompts": 2}],
-            "response_tokens": {"total": 77, "median": 2, "p95": 30, "max": 30},
-            "response_token_counts": {"0": 3, "2": 2, "6": 1, "7": 1, "30": 2},
-            "ids": {"missing": 9, "duplicate": 0},
-            "prompts": {"distinct": 8, "turns": 12, "multi_turn_rows": 2},
-            "sources": {
-                "a.jsonl": {"lines": 9, "blank": 1, "rejected": 1, "accepted": 7, "flagged": 5},
-                "b<i>.jsonl": {"lines": 3, "blank": 0, "rejected": 1, "accepted": 2, "flagged": 1},
-            },
-        }
+        self.audit = audited()
         self.manifest: Row = {"shards": 2, "asked": 6, "kept": 3, "rows": [4, 2]}
         self.shards: list[Row] = [
             {"rows": 4, "completed": 3, "failed": 1, "tokens": 10200},
             {"rows": 2, "completed": 1, "failed": 1, "tokens": 45},
         ]
-        self.stats: Row = {
-            "rows": {"train": 6, "validation": 1, "drafter": 0, "dropped": 3},
-            "tokens": 6234,
-            "supervised_tokens": 5134,
-            "reasoning_tokens": 4000,
-            "sources": {"a<i>.jsonl": dict.fromkeys(OF_SOURCE, 7)},
-            "prompt_clusters": 6,
-            "drift": {"turns_checked": 7, "turns_differing": 2},
-            "drop_reasons": {"truncated_in_thinking": 2, "too_long": 1},
-            "classes": {"complete": 4, "kept": 4, "truncated_in_thinking": 2},
-            "completion_token_counts": {"3": 2, "8": 1, "40": 3, "5000": 1},
-            "run": {},
-        }
-        good: Row = {"ok": True, "count": 0, "fault": None, "examples": []}
-        self.verify: Row = {
-            "ok": True,
-            "run_hash": RUN,
-            "checks": [{"check": "input: none missing", **good}, {"check": "masks", **good}],
-        }
-        self.before = [
-            self.old("r1", [user(f"first? {HOSTILE}"), bot("")], "empty", 0),
-            self.old(
-                "r2", [user("q"), bot(""), user("q"), bot(""), user("q"), bot("")], "empty", 0
-            ),
-            self.old("r3", [user("third?"), bot(HOSTILE)], "repeated", 30),
-            self.old("r4", [user("fourth?"), bot(None)], "missing", 0),
-            self.old("k5", [user("fifth?"), bot("a fine old answer")], "normal", 7),
-            self.old("k6", [user("sixth?"), bot("another")], "normal", 2),
-            self.old("k7", [user("seventh?"), bot("x"), user("more?"), bot("y")], "normal", 30),
-            self.old("f8", [user("eighth?"), bot("")], "empty", 2),
-            self.old("f9", [user("ninth?"), bot(HOSTILE)], "repeated", 6),
-        ]
-        turns = [user("q"), bot("one"), user("q"), bot("two"), user("last q"), bot("", "cut sho")]
-        long = "a" * CAP + "b" * 1234
-        self.after = [
-            self.new("k5", [user("fifth?"), bot("a fine old answer")], "kept"),
-            self.new("k6", [user("sixth?"), bot("another")], "kept"),
-            self.new("k7", [user("seventh?"), bot("x"), user("more?"), bot("y")], "kept"),
-            self.new("r1", [user(f"first? {HOSTILE}"), bot(f"new {HOSTILE}\x00")], "complete"),
-            self.new("r2", turns, "truncated_in_thinking"),
-            self.new("r3", [user("third?"), bot(long, f"think {HOSTILE}")], "complete"),
-            self.new("r4", [user("fourth?"), bot("", "so long")], "truncated_in_thinking"),
-        ]
-        self.failed: list[Row] = [
-            {
-                "row_id": "f8",
-                "source": "a.jsonl",
-                "line": 8,
-                "messages": "[]",
-                "reason": "server_error",
-                "message": f"500: {HOSTILE}",
-                "attempts": 4,
-                "server": "http://127.0.0.1:30000",
-                "server_age_s": 75.5,
-                "running_requests": 1200,
-                "cache_use": 0.973,
-            },
-            {
-                "row_id": "f9",
-                "source": "b<i>.jsonl",
-                "line": 1,
-                "messages": "[]",
-                "reason": "over_context",
-                "message": "too long a prompt",
-                "attempts": 0,
-            },
-        ]
-        self.train = [
-            placed("k5", 0, 3),
-            placed("k6", 0, 3),
-            placed("k7", 0, 8),
-            placed("r1", 0, 5000),
-            placed("r2", 0, 40),
-            placed("r2", 1, 40),
-        ]
+        self.stats = dataset_stats()
+        self.verify = verified()
+        self.before, self.after, self.failed = old_rows(), new_rows(), failed_rows()
+        self.train, self.dropped = train_rows(), dropped_rows()
         self.validation = [placed("r3", 0, 40)]
-        cut = {"reason": "truncated_in_thinking", "message": "the answer is truncated in thinking"}
-        self.dropped = [
-            placed("k7", 1, 9000, reason="too_long", message=f"9000 tokens {HOSTILE}"),
-            placed("r2", 2, 5000, **cut),
-            placed("r4", 0, 5000, **cut),
-        ]
-
-    @staticmethod
-    def old(row_id: str, messages: list[Row], kind: str, tokens: int) -> Row:
-        fields = {"source": "a.jsonl", "line": int(row_id[1:]), "response_tokens": tokens}
-        texts = {"messages": json.dumps(messages), "response_class": kind}
-        return {"row_id": row_id, **fields, **texts}
-
-    @staticmethod
-    def new(row_id: str, messages: list[Row], kind: str) -> Row:
-        return {"row_id": row_id, "messages": json.dumps(messages), "class": kind}
 
     def empty(self) -> None:
         """Nothing was accepted, so nothing came after."""

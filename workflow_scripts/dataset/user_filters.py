@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import file_sha256
+from workflow_scripts.config.dataset import Filters
+from workflow_scripts.dataset.samples import Sample
 from workflow_scripts.tables.columns import TRAIN
 
 COLUMNS = [name for name in TRAIN.names if name not in ("input_ids", "loss_mask")]
@@ -50,7 +52,7 @@ def expressions(wanted: dict[str, str]) -> Expressions:
     return found
 
 
-def python_filter(wanted: str) -> Callable[[Any], str | None]:
+def python_filter(wanted: str) -> Callable[[Sample], str | None]:
     """The user's function, taking a sample.
 
     Raises:
@@ -58,7 +60,7 @@ def python_filter(wanted: str) -> Callable[[Any], str | None]:
     """
     function = _function(wanted)
 
-    def reason(sample: Any) -> str | None:
+    def reason(sample: Sample) -> str | None:
         row = {**sample.fields, "messages": orjson.loads(sample.fields["messages"])}
         row |= {"length": sample.length, "prompt_length": len(sample.prompt_ids)}
         row |= {"completion_length": len(sample.output_ids)}
@@ -98,7 +100,7 @@ def _function(wanted: str) -> Callable[[dict[str, Any]], Any]:
     return function
 
 
-def check(filters: Any) -> str | None:
+def check(filters: Filters) -> str | None:
     """Check the user's filters of a configuration before anything runs; returns the hash of the
     Python file, so that an edit of it makes the dataset again."""
     expressions(filters.expressions)

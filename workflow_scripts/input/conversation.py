@@ -6,11 +6,9 @@ from typing import Any
 
 from workflow_scripts.config.audit import Columns, Rules
 from workflow_scripts.identity import digest
-from workflow_scripts.input.dialects import SYSTEM_COLUMNS, TurnReader
+from workflow_scripts.input.dialects import SYSTEM_COLUMNS, read_turns
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
-
-__all__ = ["Conversation", "Reject", "Turn", "prompt_hash", "read_conversation"]
 
 THINK = re.compile(r"\A\s*<think>(.*?)</think>(.*)\Z", re.DOTALL)
 FOUND = Columns()  # no column is forced
@@ -44,7 +42,7 @@ def read_conversation(
         if "think>" in (turns[1].content or ""):
             _split_reasoning(turns[1], rules, used)
         return Conversation(turns, used)
-    turns = TurnReader(record, rules, columns, used).turns()
+    turns = read_turns(record, rules, columns, used)
     return Conversation(_ordered(turns, rules, used), used)
 
 

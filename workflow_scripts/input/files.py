@@ -18,8 +18,6 @@ NO_DATA = {
     "README.md",
 }
 
-# ---- which files --------------------------------------------------------------------------------
-
 
 def input_files(patterns: list[str]) -> list[str]:
     """The files that paths, globs and folders name, each once.

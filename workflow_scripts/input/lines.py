@@ -8,23 +8,10 @@ from typing import Any
 import orjson
 
 from workflow_scripts.identity import canonical_content, row_id
-from workflow_scripts.input.files import input_files
-from workflow_scripts.input.parts import BOM, Part, format_of, parts, raw_lines
-from workflow_scripts.input.reject import Bad
+from workflow_scripts.input.parts import BOM, Part, parts, raw_lines
+from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.rows import rows
 from workflow_scripts.input.streams import DAMAGE
-
-__all__ = [
-    "Counts",
-    "Line",
-    "Part",
-    "format_of",
-    "input_files",
-    "parse_line",
-    "parts",
-    "read_lines",
-    "read_part",
-]
 
 
 @dataclass(slots=True)  # not frozen: a tenth of the audit's reading would go into setting fields
@@ -53,9 +40,6 @@ class Counts:
     lines: int = 0
     blank: int = 0
     bytes: int = 0
-
-
-# ---- what is in them ----------------------------------------------------------------------------
 
 
 def read_lines(
@@ -123,7 +107,7 @@ def parse_line(source: str, number: int, text: bytes) -> Line:
             json.loads(text.decode(), object_pairs_hook=_pairs, parse_int=_integer)
     except TypeError:
         return Line(source, number, text, None, ("invalid_json", "nested too deeply"))
-    except Bad as bad:
+    except Reject as bad:
         return Line(source, number, text, None, (bad.reason, bad.message))
     return Line(source, number, content, record)
 
@@ -133,19 +117,19 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         double = next(key for key in keys if keys.count(key) > 1)
-        raise Bad("duplicate_key", f"the key {double!r} occurs twice in an object")
+        raise Reject("duplicate_key", f"the key {double!r} occurs twice in an object")
     return found
 
 
 def _integer(digits: str) -> int:
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        raise Bad("large_integer", f"the integer {digits[:24]} does not fit into 64 bits")
+        raise Reject("large_integer", f"the integer {digits[:24]} does not fit into 64 bits")
     return int(digits)
 
 
 def _row(source: str, number: int, value: Any) -> Line:
     """A line of an array's element or a table's row; a table's NaN and infinity become null."""
-    if isinstance(value, Bad):
+    if isinstance(value, Reject):
         return Line(source, number, b"", None, (value.reason, value.message))
     if isinstance(value, bytes):
         return parse_line(source, number, value)

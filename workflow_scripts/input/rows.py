@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from workflow_scripts.input.arrow import FAULTS, arrow_batches
 from workflow_scripts.input.parts import BOM, Part
-from workflow_scripts.input.reject import Bad
+from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.streams import BLOCK, DAMAGE, open_stream
 
 ROWS = 512  # rows of Parquet and Arrow that are Python objects at a time
@@ -20,7 +20,7 @@ TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{},"]', re.DOTALL)
 
 def rows(part: Part) -> Iterator[tuple[int, Any]]:
     """The elements of an array as bytes, or the rows of a table as objects, with their numbers; a
-    `Bad` for each that is none."""
+    `Reject` for each that is none."""
     kind, _, compression = part.format.partition(".")
     if kind == "json":
         return _elements(part)
@@ -29,12 +29,12 @@ def rows(part: Part) -> Iterator[tuple[int, Any]]:
     if kind == "parquet" and not compression:
         return _parquet_rows(part)
     if kind == "parquet":
-        return iter([(1, Bad("damaged_file", f"Parquet inside {compression}: decompress it"))])
-    return iter([(1, Bad("invalid_encoding", "the file is UTF-16: convert it to UTF-8"))])
+        return iter([(1, Reject("damaged_file", f"Parquet inside {compression}: decompress it"))])
+    return iter([(1, Reject("invalid_encoding", "the file is UTF-16: convert it to UTF-8"))])
 
 
-def _damaged(error: BaseException, what: str = "the file") -> Bad:
-    return Bad("damaged_file", f"{what} is damaged from here on: {_message(error)}")
+def _damaged(error: BaseException, what: str = "the file") -> Reject:
+    return Reject("damaged_file", f"{what} is damaged from here on: {_message(error)}")
 
 
 def _message(error: BaseException) -> str:
@@ -43,7 +43,7 @@ def _message(error: BaseException) -> str:
 
 def _elements(part: Part) -> Iterator[tuple[int, Any]]:
     """The elements of a JSON array as bytes, found by brackets and strings alone, so that one that
-    cannot be parsed costs only itself. Where the array itself breaks, a `Bad` is the last one."""
+    cannot be parsed costs only itself. Where the array itself breaks, a `Reject` ends it."""
     data, opened = b"", False
     number = depth = at = 0  # `data` starts with an element and is scanned up to `at`
     with open_stream(part.path) as f:
@@ -61,7 +61,7 @@ def _elements(part: Part) -> Iterator[tuple[int, Any]]:
                     continue
                 if not data.startswith(b"["):
                     if data:
-                        yield 1, Bad("invalid_json", "the file is no JSON array")
+                        yield 1, Reject("invalid_json", "the file is no JSON array")
                     return
                 data, opened = data[1:], True
             start = 0
@@ -76,7 +76,7 @@ def _elements(part: Part) -> Iterator[tuple[int, Any]]:
                 elif token in b"]}" and depth:
                     depth -= 1
                 elif token == b"}":
-                    yield number + 1, Bad("invalid_json", "a } that closes nothing")
+                    yield number + 1, Reject("invalid_json", "a } that closes nothing")
                     return
                 elif not depth:
                     element = data[start:at].strip()
@@ -92,12 +92,12 @@ def _elements(part: Part) -> Iterator[tuple[int, Any]]:
                 at = len(data)
             if not block or len(data) - start > LONGEST:
                 what = "goes on for too long" if block else "has no end"
-                yield number + 1, Bad("invalid_json", f"the array or this element {what}")
+                yield number + 1, Reject("invalid_json", f"the array or this element {what}")
                 return
             data, at = data[start:], at - start
 
 
-def _after(rest: bytes, read: Callable[[int], bytes]) -> Bad | None:
+def _after(rest: bytes, read: Callable[[int], bytes]) -> Reject | None:
     """What is wrong with the text after an array: that there is any, or damage."""
     try:
         while not rest.strip():
@@ -105,7 +105,7 @@ def _after(rest: bytes, read: Callable[[int], bytes]) -> Bad | None:
                 return None
     except DAMAGE as error:
         return _damaged(error)
-    return Bad("invalid_json", "text after the end of the array")
+    return Reject("invalid_json", "text after the end of the array")
 
 
 def _parquet_rows(part: Part) -> Iterator[tuple[int, Any]]:
@@ -142,7 +142,7 @@ def _arrow_rows(part: Part) -> Iterator[tuple[int, Any]]:
 
 
 def _values(batch: Any) -> Iterator[Any]:
-    """The rows of a record batch as Python objects; a `Bad` for each that is damaged."""
+    """The rows of a record batch as Python objects; a `Reject` for each that is damaged."""
     for start in range(0, batch.num_rows, ROWS):
         piece = batch.slice(start, ROWS)
         try:
@@ -152,7 +152,7 @@ def _values(batch: Any) -> Iterator[Any]:
                 try:
                     yield from _checked(piece.slice(index, 1))
                 except FAULTS as error:
-                    yield Bad("unreadable_value", _message(error))
+                    yield Reject("unreadable_value", _message(error))
 
 
 def _checked(piece: Any) -> list[Any]:

@@ -14,8 +14,6 @@ BLOCK = 65536
 
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError)
 
-# ---- streams ------------------------------------------------------------------------------------
-
 
 class _Zstandard(io.RawIOBase):
     """A Zstandard file as a stream that notices when a frame is cut off."""

@@ -7,8 +7,6 @@ import orjson
 from workflow_scripts.input.contents import text_of
 from workflow_scripts.input.reject import Reject
 
-# ---- tools --------------------------------------------------------------------------------------
-
 
 def without_nulls(value: Any) -> Any:
     """Without the nulls that a table puts where an object lacks a key that others have."""

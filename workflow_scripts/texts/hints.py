@@ -6,8 +6,6 @@ next to nothing; only a row that may have one is read by a regular expression.""
 import re
 from collections.abc import Iterable
 
-# ---- damage and personal data ----
-
 # Text that was decoded by the wrong table and encoded again: "Ã©", "â€™".
 MOJIBAKE = re.compile("Ã[\u0080-\u00bf]|â€[\u0090-\u00ff\u0152-\u2122]|Â[\u00a0-\u00bf]")
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

@@ -2,8 +2,6 @@
 
 from bisect import bisect_right
 
-# ---- scripts ----
-
 _SCRIPTS = (
     (0x0370, "Greek"), (0x0400, "Cyrillic"), (0x0530, "Armenian"), (0x0590, "Hebrew"),
     (0x0600, "Arabic"), (0x0700, "other"), (0x0750, "Arabic"), (0x0780, "other"),

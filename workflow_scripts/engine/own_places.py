@@ -17,7 +17,8 @@ PROBE_EVERY_S = 2.0
 
 @dataclass(slots=True)
 class OwnSeat:
-    """A server with its limit and the places taken there."""
+    """A server with its limit and the places taken there; `down` where it does not answer, `still`
+    where it answers and nothing moves."""
 
     engine: Backend
     facts: Facts
@@ -25,6 +26,7 @@ class OwnSeat:
     taken: list[Place] = field(default_factory=list)
     answered: int = 0
     down: bool = False
+    still: bool = False
 
 
 class OwnPlaces:
@@ -67,13 +69,16 @@ class OwnPlaces:
 
     async def take(self) -> Place:
         while True:
-            free = [s for s in self.seats if not s.down and len(s.taken) < s.limit]
+            up = [seat for seat in self.seats if not seat.down]
+            # one that stands still is the emptiest: what was given up there would come back to it
+            moving = [seat for seat in up if not seat.still] or up
+            free = [seat for seat in moving if len(seat.taken) < seat.limit]
             if free:
                 seat = min(free, key=lambda s: len(s.taken) / s.limit)
                 place = Place(uuid.uuid4().hex, seat.engine, seat.facts.context)
                 seat.taken.append(place)
                 return place
-            if all(seat.down for seat in self.seats):
+            if not up:
                 self._all_down_since = self._all_down_since or time.monotonic()
                 if time.monotonic() - self._all_down_since > self.reconnect_s:
                     urls = ", ".join(seat.engine.url for seat in self.seats)
@@ -109,7 +114,9 @@ class OwnPlaces:
                 seat.down, self._all_down_since = False, None
                 seat.engine.since = time.monotonic()
                 self.say(f"server is back: {seat.engine.url}")
-            if clock.look(now, waited_for=bool(seat.taken)):
+            stands_still = clock.look(now, waited_for=bool(seat.taken))
+            seat.still = stands_still or (seat.still and not clock.changed)
+            if stands_still:
                 self.say(f"{seat.engine.url}: no progress; {len(seat.taken)} requests given up")
                 for place in seat.taken:
                     if place.task is not None:

@@ -12,6 +12,7 @@ class StallClock:
 
     def __init__(self, limit_s: float):
         self.limit_s = limit_s
+        self.changed = False  # whether the last look showed a change
         self._seen: object = None
         self._moved = time.monotonic()
 
@@ -26,7 +27,8 @@ class StallClock:
         Returns:
             Whether it has stood still for longer than the limit.
         """
-        if not waited_for or (now is not None and now != self._seen):
+        self.changed = now is not None and now != self._seen
+        if self.changed or not waited_for:
             self.restart()
         if now is not None:
             self._seen = now

@@ -83,11 +83,13 @@ class Progress:
         for path in self.folder.glob(f"shard-*.n{self.shards}.progress.json"):
             if path == self.path:
                 continue
-            with suppress(OSError, ValueError, KeyError):
-                other = orjson.loads(path.read_bytes())
-                done += other["done"]
-                failed += other["failed"]
-                tokens += other["tokens"]
+            with suppress(OSError, ValueError, KeyError, TypeError):  # torn, or of a later version
+                found = orjson.loads(path.read_bytes())
+                names = ("done", "failed", "tokens", "time", "rate")
+                other = {name: float(found[name]) for name in names}
+                done += int(other["done"])
+                failed += int(other["failed"])
+                tokens += int(other["tokens"])
                 if time.time() - other["time"] < STALE_S:
                     rate += other["rate"]
         answered = done - failed

@@ -17,18 +17,11 @@ from workflow_scripts.config.load import load
 from workflow_scripts.serve.gpus import all_gpus
 from workflow_scripts.serve.tuned import read_tuned, tuned_file
 from workflow_scripts.sglang.compare import clamped, compare
-from workflow_scripts.sglang.levers import SPARE_GIB, Lever, levers
-from workflow_scripts.sglang.memory import OLD, OWN_GIB, Plan, change, fit, predict
-from workflow_scripts.sglang.observed import Observed, from_log, from_server_info
-from workflow_scripts.sglang.settings import NoRoom
+from workflow_scripts.sglang.levers import SPARE_GIB, levers
+from workflow_scripts.sglang.memory import OLD, OWN_GIB, Plan, predict
+from workflow_scripts.sglang.observed import Observed, from_log
 
-__all__ = [
-    "Lever", "NoRoom", "Observed", "Plan", "change", "compare", "fit", "from_log",
-    "from_server_info", "levers", "predict",
-]  # fmt: skip
 GRAPHS_SHARE = 0.5  # of SGLang's own reserve: less than this left is called tight
-
-# ---- the page -----------------------------------------------------------------------------------
 
 
 def show(plan: Plan, observed: Observed | None = None) -> Iterator[str]:

@@ -21,6 +21,7 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -193,7 +194,9 @@ class Journal:
             f.close()
 
 
-def wait_for(folder: Path, shard: int, shards: int, wait_s: float, say: Any) -> Journal:
+def wait_for(
+    folder: Path, shard: int, shards: int, wait_s: float, say: Callable[[str], None]
+) -> Journal:
     """Open a shard's journal; while another process writes it, ask for it and wait.
 
     Raises:

@@ -9,6 +9,9 @@ from pathlib import Path
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import canonical, digest
 
+# Set inside a cluster's job: its servers are its own, and end with it.
+CLUSTER_VARIABLE = "TRACEMILL_CLUSTER_JOB"
+
 
 def logs_of(output_dir: str, shard: str | None) -> Path:
     """Folder for the logs and metrics of a daemon: the host's, or that of one shard's job on a
@@ -29,10 +32,6 @@ def private_dir() -> Path:
     limited and a cluster's TMPDIR may be deep."""
     deep = len(tempfile.gettempdir()) > 60
     return Path(tempfile.mkdtemp(prefix="tracemill-", dir="/tmp" if deep else None))
-
-
-# Set inside a cluster's job: its servers are its own, and end with it.
-CLUSTER_VARIABLE = "TRACEMILL_CLUSTER_JOB"
 
 
 def runtime_dir(out: str) -> Path:

@@ -5,8 +5,6 @@ from workflow_scripts.sglang.observed import Observed
 
 TOLERANCE = 0.01  # of KV tokens, between a plan and a server
 
-# ---- a plan against a server --------------------------------------------------------------------
-
 
 def compare(plan: Plan, observed: Observed) -> list[str]:
     """Warnings: what the server did not do as it was told, with the remedy, and where the plan was

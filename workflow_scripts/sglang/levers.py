@@ -43,9 +43,6 @@ class Lever:
         return self.plan.tokens if self.plan else 0
 
 
-# ---- levers -------------------------------------------------------------------------------------
-
-
 def levers(plan: Plan) -> list[Lever]:
     """What each single change would give, the most requests first; then what needs care, what has
     no effect and what SGLang would not start with."""

@@ -130,12 +130,7 @@ def compute(inputs: Inputs) -> Plan:
     slots = 0
     if model.gdn_layers:
         slots, rest = _new_slots(s, model, rest) if new else _old_slots(s, model, rest)
-    # DefaultPoolConfigurator; only the new one counts the draft's share
-    cell = model.token_bytes(s.kv_bytes)
-    cell += int(cell * model.mtp_layers / model.full_layers) if new and own_draft else 0
-    tokens = int(rest * GIB) // cell // s.page * s.page
-    if s.most_tokens is not None:
-        tokens = min(tokens, s.most_tokens) // s.page * s.page
+    tokens = _tokens(s, model, rest, new and own_draft)
     if tokens <= 0 or slots < 0:
         raise NoRoom(_no_room(inputs, s, weights, rest))
     running, binds = _running(s, new, slots, tokens, inputs)
@@ -175,6 +170,14 @@ def compute(inputs: Inputs) -> Plan:
         usual=s.usual,
         warnings=(*_version_warning(inputs.version, new), *s.warnings),
     )
+
+
+def _tokens(s: Settings, model: Geometry, rest: float, with_draft: bool) -> int:
+    """KV tokens that fit (DefaultPoolConfigurator; only 0.5.23 counts the draft's share)."""
+    cell = model.token_bytes(s.kv_bytes)
+    cell += int(cell * model.mtp_layers / model.full_layers) if with_draft else 0
+    tokens = int(rest * GIB) // cell // s.page * s.page
+    return tokens if s.most_tokens is None else min(tokens, s.most_tokens) // s.page * s.page
 
 
 def _version_warning(version: str, new: bool) -> list[str]:

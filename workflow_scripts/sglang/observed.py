@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# ---- a server's own report ----------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Observed:

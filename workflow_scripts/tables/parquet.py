@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 
 from workflow_scripts.base.files import naming
 
+SIDES = ("train", "validation", "drafter")  # of a dataset
+
 
 def read_batches(
     path: Path, rows: int, columns: list[str] | None = None
@@ -75,9 +77,6 @@ def table_writer(path: Path, table: pa.Schema, group_rows: int = 2048) -> Iterat
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-SIDES = ("train", "validation", "drafter")
 
 
 def side_files(folder: Path) -> dict[str, list[Path]]:

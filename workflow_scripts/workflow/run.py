@@ -11,15 +11,16 @@ from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
 from workflow_scripts.base.locks import hold
 from workflow_scripts.base.signals import handle_apart
-from workflow_scripts.config.dataset import Filters
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.retries import RETRY_TARGET, RETRY_VARIABLE, read_round
-from workflow_scripts.identity import canonical
 from workflow_scripts.input.files import input_files
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
 from workflow_scripts.serve.tuned import resolve
+from workflow_scripts.workflow.params import stage_params
 from workflow_scripts.workflow.run_identity import hash_of, run_identity
+
+SMALL_BYTES = 16 << 20  # of input: some 20,000 prompts, minutes of work for one core in all
 
 
 def open_shards(gpus: int) -> int:
@@ -33,14 +34,11 @@ def open_shards(gpus: int) -> int:
     return 12 + 3 * gpus
 
 
-SMALL_BYTES = 16 << 20  # of input: some 20,000 prompts, minutes of work for one core in all
-
-
 class Run:
     """One configured run, as the rules see it.
 
-    `params` holds a canonical text per stage of what changes its result: Snakemake runs a stage
-    again when its text changes, and only then. `workflow` is Snakemake's own object.
+    Args:
+        workflow: Snakemake's own object.
     """
 
     def __init__(self, config: Config, workflow: Any = None):
@@ -53,30 +51,7 @@ class Run:
         self.out = config.output_dir.rstrip("/")
         self.file = f"{self.out}/run.json"
         self.shards = [f"{k:04d}" for k in range(config.shards)]
-        self.params = {
-            "audit": canonical(
-                {
-                    "input": config.input,
-                    "input_format": config.input_format,
-                    "audit": config.audit.model_dump(mode="json", exclude=_GATE_ONLY),
-                    **{k: self.identity[k] for k in ("tokenizer", "chat_template", "thinking")},
-                }
-            ),
-            "audit_gate": canonical(config.audit.model_dump(mode="json", include=_GATE_ONLY)),
-            "shard": canonical({"regenerate": config.regenerate, "shards": config.shards}),
-            "generate": self.hash,
-            "merge": self.hash,
-            "dataset": canonical(
-                {
-                    "dataset": config.dataset.model_dump(mode="json"),
-                    "audit": config.audit.model_dump(mode="json", include=_OF_DATASET),
-                    "user_filter": _checked(config.dataset.filters),
-                    "run": self.hash,
-                }
-            ),
-            "verify": self.hash,
-            "report": self.hash,
-        }
+        self.params = stage_params(config, self.identity, self.hash)
 
     def start(self) -> None:
         """Take the run's folder for this process and write run.json.
@@ -204,22 +179,6 @@ class Run:
         except (OSError, ValueError, KeyError):
             return done + 1
         return done + 1 if failed else done
-
-
-_GATE_ONLY = {"stop_on", "max_rejected_fraction"}
-_OF_DATASET = {
-    "held_out", "contamination_ngram", "repeated_min_prompts", "repeated_min_share",
-    "repeated_max_chars",
-}  # fmt: skip
-
-
-def _checked(filters: Filters) -> str | None:
-    """Check the user's own filters, if there are any; returns the hash of the Python file."""
-    if not (filters.expressions or filters.python):
-        return None
-    from workflow_scripts.dataset.user_filters import check
-
-    return check(filters)
 
 
 def _gpus_here(config: Config) -> list[Gpu]:

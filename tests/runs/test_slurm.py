@@ -243,5 +243,5 @@ def test_constrained_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert len(logs) == 12 and all("server 0 on GPU 0 is ready" in text for text in logs)
         assert len({(s["node"], s["port"]) for s in site.starts()}) == 12
         local = set(re.findall(r"^localrule (\w+):", done.output, re.MULTILINE))
-        assert local == {"audit_gate", "dataset_gate", "verify_gate", "report", "all"}
+        assert local == {"audit", "audit_gate", "dataset_gate", "verify_gate", "report", "all"}
         assert site.whole()

@@ -44,8 +44,8 @@ import re
 import signal
 import time
 import uuid
-from array import array
-from hashlib import blake2b, shake_128
+from collections import Counter
+from hashlib import blake2b
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -53,61 +53,56 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tests.made.paths import RECORDED
-from tests.stand_ins.engine import Engine, Job, Rule, recording
+from tests.stand_ins.answers import body, draw, error_object, reply
+from tests.stand_ins.engine import Engine, Job
+from tests.stand_ins.faults import Rule, break_engine, break_wire, refused
+from tests.stand_ins.reports import REPORTS, Reports, recording
 
-REPORTS = {
-    "/server_info": "server_info",
-    "/get_server_info": "server_info",
-    "/model_info": "model_info",
-    "/get_model_info": "model_info",
-    "/v1/models": "models",
-    "/v1/loads": "loads",
-}
 DISCONNECT_POLL = 1.0  # seconds between two looks at a waiting client's socket
 KEEP_ALIVE = 5.0  # seconds; uvicorn's default, which SGLang keeps
-SAMPLE = re.compile(r'(sglang:(\w+)\{(?:.*mode="(\w+)")?.*\}) (\S+)')
 FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or "
     "waiting requests, the operation will not be performed.)\n"
 )
 
 
-def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an HTTP answer with a JSON body; bytes are taken for JSON."""
-    raw = body if isinstance(body, bytes) else orjson.dumps(body)
-    return web.Response(body=raw, status=status, content_type="application/json", headers=headers)
+class Received:
+    """Counts the requests received and writes them to the log, if there is one; an earlier
+    process's lines there are counted too."""
+
+    def __init__(self, path: str | None) -> None:
+        self.attempts: Counter[bytes] = Counter()
+        self.log = -1
+        if path:
+            old = Path(path).read_text() if os.path.exists(path) else ""
+            self.attempts.update(bytes.fromhex(json.loads(s)["input"]) for s in old.splitlines())
+            self.log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.ordinal = self.attempts.total()
+
+    def count(self, digest: bytes) -> tuple[int, int]:
+        """Return the request's ordinal and how often its input was seen."""
+        self.ordinal += 1
+        self.attempts[digest] += 1
+        return self.ordinal, self.attempts[digest]
+
+    def write(self, job: Job, seed: int | None, fault: str | None) -> None:
+        if self.log >= 0:
+            line = {"t": job.received, "rid": job.rid, "n": job.n, "input": job.digest.hex()}
+            line |= {"prompt_tokens": job.prompt_tokens, "seed": seed, "fault": fault}
+            os.write(self.log, orjson.dumps(line) + b"\n")
 
 
-def error_object(message: str, code: int, kind: str) -> dict[str, Any]:
-    """Return the body that SGLang gives an HTTP exception or a malformed request."""
-    return {"object": "error", "message": message, "type": kind, "param": None, "code": code}
-
-
-def overlay(recorded: Any, live: dict[str, Any]) -> Any:
-    """Return the recorded answer with live values; what was recorded as null stays null."""
-    if isinstance(recorded, list):
-        return [overlay(value, live) for value in recorded]
-    if not isinstance(recorded, dict):
-        return recorded
-    return {
-        key: live[key] if key in live and value is not None else overlay(value, live)
-        for key, value in recorded.items()
-    }
-
-
-class Server(Engine):
-    """The engine's HTTP surface, and the faults of both."""
+class Server:
+    """The engine's HTTP surface."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        super().__init__(options)
-        self.recorded |= {name: recording(name) for name in REPORTS.values()}
-        info = self.recorded["server_info"]
-        told = ("status", "max_total_num_tokens", "max_req_input_len", "internal_states", "version")
-        arguments = {key: value for key, value in info.items() if key not in told}
-        info |= json.loads(options.told)
-        info["internal_states"] = [arguments | info["internal_states"][0]]
-        self.metric_lines = (RECORDED / "metrics.txt").read_text().splitlines()
+        self.options = options
+        self.engine = Engine(options)
+        self.received = Received(options.log)
+        self.rules = Rule.parse(options.faults)
+        self.faults: Counter[str] = Counter()
+        self.reports = Reports(options)
+        self.meta_info = recording("generate")["meta_info"]
         self.routes = {("GET", path): self.report for path in REPORTS} | {
             ("GET", "/health"): self.health,
             ("GET", "/health_generate"): self.health,
@@ -133,55 +128,58 @@ class Server(Engine):
         """Check, log and run one request, and answer it as its fault, if any, wants."""
         received = time.time()
         try:
-            body = orjson.loads(await request.content.read())
-            ids, params = body.get("input_ids"), body.get("sampling_params") or {}
-            if ids is None and isinstance(body.get("text"), str):
-                ids = list(body["text"].encode())
+            asked = orjson.loads(await request.content.read())
+            ids, params = asked.get("input_ids"), asked.get("sampling_params") or {}
+            if ids is None and isinstance(asked.get("text"), str):
+                ids = list(asked["text"].encode())
             packed, highest = orjson.dumps(ids), max(ids, default=0) + 0
         except (ValueError, TypeError, AttributeError) as error:
             message = f"not one request with a list of ids: {error}"
-            return reply(error_object(message, 400, "Bad Request"), 400)
-        digest = blake2b(packed, digest_size=8).digest()
-        rid = body.get("rid") or uuid.uuid4().hex
-        self.counts["received"] += 1
-        self.ordinal += 1
-        self.attempts[digest] += 1
+            return reply(error_object(message, 400, "Reject Request"), 400)
+        rid = asked.get("rid") or uuid.uuid4().hex
+        self.engine.counts["received"] += 1
         refusal = self.refusal(rid, ids, params)
         alien = refusal is None and (highest >= self.options.vocab_size or b"-" in packed)
-        output, finish = ([], {}) if refusal or alien else self.draw(digest, ids, params)
-        most = params.get("max_new_tokens", 128)
-        n, attempt = self.ordinal, self.attempts[digest]
-        seconds = self.options.token_seconds * len(output)
-        job = Job(n, rid, len(ids), digest, attempt, received, output, finish, seconds)
+        job = self.job(received, rid, ids, blake2b(packed, digest_size=8).digest())
+        if not refusal and not alien:
+            job.output, job.finish = draw(self.options, job.digest, ids, params)
+            job.seconds = self.options.token_seconds * len(job.output)
         rule = fault = None
-        if self.rules and refusal is None:
+        if refusal is None:
             rule = next((rule for rule in self.rules if rule.fires(job)), None)
         if rule or alien:
             fault = rule.fault if rule else "out_of_vocabulary"
             self.faults[fault] += 1
-        if self.log >= 0:
-            line = {"t": received, "rid": rid, "n": n, "input": digest.hex()}
-            line |= {"prompt_tokens": len(ids), "seed": params.get("sampling_seed")}
-            os.write(self.log, orjson.dumps({**line, "fault": fault}) + b"\n")
-        if refusal is not None:
-            self.counts["rejected"] += 1
-            return reply({"error": {"message": refusal}}, 400)
+        self.received.write(job, params.get("sampling_seed"), fault)
+        if refusal is not None or (rule and rule.fault == "status"):
+            self.engine.counts["rejected"] += 1
+            return refused(rule) if rule else reply({"error": {"message": refusal}}, 400)
         if rule:
-            refused = self.break_engine(job, rule, most)
-            if refused is not None:
-                return refused
+            break_engine(self.engine, job, rule, params.get("max_new_tokens", 128))
         if alien:  # a device-side assert ends the whole server
             os.kill(os.getpid(), signal.SIGKILL)
-        self.submit(job, hang=fault == "hang")
+        self.engine.submit(job, hang=fault == "hang")
+        if not await self.ended(job, request):
+            return web.Response(status=499)
+        logprobs = bool(asked.get("return_logprob"))
+        answer = body(job, self.meta_info, self.options.accept_length, logprobs)
+        return await break_wire(request, answer, rule) if rule else reply(answer)
+
+    def job(self, received: float, rid: str, ids: list[int], digest: bytes) -> Job:
+        """Return a counted request without an answer."""
+        n, attempt = self.received.count(digest)
+        return Job(n, rid, len(ids), digest, attempt, received, [], {}, 0.0)
+
+    async def ended(self, job: Job, request: web.BaseRequest) -> bool:
+        """Wait until the request has ended; False if the client went away before."""
         while not job.ended:
-            job.done = job.done or self.loop.create_future()
+            job.done = job.done or self.engine.loop.create_future()
             await asyncio.wait({job.done}, timeout=DISCONNECT_POLL)
             if request.transport is None and not job.ended:
-                self.counts["dropped"] += 1
-                self.leave(job)
-                return web.Response(status=499)
-        answer = self.answer(job, bool(body.get("return_logprob")))
-        return await self.break_wire(request, answer, rule) if rule else reply(answer)
+                self.engine.counts["dropped"] += 1
+                self.engine.leave(job)
+                return False
+        return True
 
     def refusal(self, rid: str, ids: list[int], params: dict[str, Any]) -> str | None:
         """Return the message of the 400 that the request gets, if it gets one."""
@@ -189,7 +187,7 @@ class Server(Engine):
         heat = params.get("temperature", 1.0)
         if not ids:
             return "input_ids cannot be empty."
-        if rid in self.by_rid:
+        if rid in self.engine.by_rid:
             return f"Duplicate request ID detected: {rid}"
         if count >= limit:
             return (
@@ -205,91 +203,16 @@ class Server(Engine):
             )
         return f"temperature must be non-negative, got {heat}." if heat < 0 else None
 
-    def break_engine(self, job: Job, rule: Rule, most: int) -> web.Response | None:
-        """Apply a fault to the engine or to what it says; return the refusal, if it refuses."""
-        half, eos = job.output[: (len(job.output) + 1) // 2], self.options.eos
-        if rule.fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif rule.fault == "status":
-            self.counts["rejected"] += 1
-            message, body = rule.message or "The request queue is full.", rule.body
-            headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
-            if isinstance(body, str):
-                return web.Response(text=body, status=rule.code, headers=headers)
-            if body is None and rule.code == 400:
-                body = {"error": {"message": message}}
-            elif body is None:
-                body = error_object(message, rule.code, str(rule.code))
-            return reply(body, rule.code, headers)
-        elif rule.fault == "stuck":
-            self.stuck = min(self.stuck, time.time())
-            for other in self.running.values():
-                if other.timer:
-                    other.timer.cancel()
-        elif rule.fault == "slow":
-            job.seconds = job.seconds * rule.factor + rule.seconds
-        elif rule.fault == "abort_200":
-            job.output, job.finish = half, self.aborted(rule.message or "Aborted")
-        elif rule.fault == "nan_stop":
-            job.output, job.finish = [*half, eos], {"type": "stop", "matched": "NaN happened"}
-        elif rule.fault == "length_zero":
-            job.output, job.finish = [], {"type": "length", "length": 0}
-        elif rule.fault == "loop":
-            job.output = (job.output[:12] * most)[:most]
-            job.finish = {"type": "length", "length": most}
-            job.seconds = self.options.token_seconds * most
-        elif rule.fault == "garbage":
-            drawn = array("I", shake_128(b"garbage" + job.digest).digest(4 * len(job.output)))
-            job.output = [number % self.options.vocab_size for number in drawn[1:]] + [eos]
-            job.finish = {"type": "stop", "matched": eos}
-        return None
-
-    async def break_wire(
-        self, request: web.BaseRequest, answer: bytes, rule: Rule
-    ) -> web.StreamResponse:
-        """Send the answer through a fault of the wire, if the rule is one."""
-        if rule.fault == "truncated_json":
-            return reply(answer[: len(answer) // 2])
-        if rule.fault == "null_fields":
-            return reply(orjson.loads(answer) | dict.fromkeys(rule.fields))
-        if rule.fault != "reset":
-            return reply(answer)
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(answer))}
-        response = web.StreamResponse(headers=headers)
-        if rule.after > 0:
-            await response.prepare(request)
-            await response.write(answer[: int(len(answer) * rule.after)])
-        if request.transport is not None:
-            request.transport.abort()
-        return response
-
-    @staticmethod
-    def aborted(message: str) -> dict[str, Any]:
-        """Return the finish reason of a request that the scheduler aborted while it ran."""
-        return {"type": "abort", "message": message, "status_code": None, "err_type": None}
-
     async def abort_request(self, request: web.BaseRequest) -> web.Response:
-        """Abort by rid, which like SGLang's scheduler also takes every rid that begins with it."""
-        body = orjson.loads(await request.read() or b"{}")
-        rid, everything = body.get("rid") or "", bool(body.get("abort_all"))
-        if self.stuck < inf or not (everything or rid in self.by_rid):
-            return web.Response()
-        for job in [*self.waiting.values(), *self.running.values()]:
-            if not (everything or job.rid.startswith(rid)):
-                continue
-            self.counts["aborted"] += 1
-            if job.started:
-                job.output = job.output[: job.progress(time.time())]
-                job.finish = self.aborted("Aborted")
-                self.counts["decoded"] += len(job.output)
-            else:
-                job.output, job.finish = [], {"type": "abort", "message": "Abort in waiting queue"}
-            self.end(job)
+        """Abort a request, or all."""
+        asked = orjson.loads(await request.read() or b"{}")
+        self.engine.abort(asked.get("rid") or "", bool(asked.get("abort_all")))
         return web.Response()
 
     async def flush_cache(self, request: web.BaseRequest) -> web.Response:
         """Say that the cache is flushed, with 400 while requests run or wait."""
-        return web.Response(text=FLUSHED, status=400 if self.running or self.waiting else 200)
+        busy = self.engine.running or self.engine.waiting
+        return web.Response(text=FLUSHED, status=400 if busy else 200)
 
     async def set_faults(self, request: web.BaseRequest) -> web.Response:
         """Replace the rules."""
@@ -301,30 +224,23 @@ class Server(Engine):
 
     async def requests(self, request: web.BaseRequest) -> web.Response:
         """Return the stand-in's own counters."""
+        engine = self.engine
         names = "received finished rejected aborted dropped peak_running generation_tokens"
-        counts = {name: self.counts[name] for name in names.split()}
-        counts |= {"running": len(self.running), "queued": len(self.waiting)}
-        return reply({**counts, "stuck": self.stuck < inf, "by_fault": dict(self.faults)})
+        counts = {name: engine.counts[name] for name in names.split()}
+        counts |= {"running": len(engine.running), "queued": len(engine.waiting)}
+        return reply({**counts, "stuck": engine.stuck < inf, "by_fault": dict(self.faults)})
 
     async def health(self, request: web.BaseRequest) -> web.Response:
         """Say that all is well, stuck or not."""
         return web.Response()
 
     async def report(self, request: web.BaseRequest) -> web.Response:
-        """Return what the server says of itself as recorded, with the live values."""
-        return reply(overlay(self.recorded[REPORTS[request.path]], self.live()))
+        """Return what the server says of itself."""
+        return reply(self.reports.report(request.path, self.engine))
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
-        """Return the recorded Prometheus text with the live values."""
-        live, lines = self.live(), []
-        model = f'model_name="{self.options.model_path}"'
-        for line in self.metric_lines:
-            if sample := SAMPLE.fullmatch(line):
-                key = f"{sample[2]}:{sample[3]}" if sample[3] else sample[2]
-                series = re.sub('model_name="[^"]*"', lambda _: model, sample[1])
-                line = f"{series} {float(live[key] if key in live else sample[4])}"
-            lines.append(line)
-        return web.Response(text="\n".join(lines) + "\n")
+        """Return the same for Prometheus."""
+        return web.Response(text=self.reports.metrics(self.engine))
 
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -366,9 +282,11 @@ async def serve(options: argparse.Namespace) -> None:
     server = Server(options)
     await asyncio.sleep(options.start_delay)
     protocol = web.Server(server.handle, access_log=None, keepalive_timeout=KEEP_ALIVE)
-    listener = await server.loop.create_server(protocol, "127.0.0.1", options.port, backlog=1024)
+    listener = await server.engine.loop.create_server(
+        protocol, "127.0.0.1", options.port, backlog=1024
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
-        server.loop.add_signal_handler(number, os._exit, 0)
+        server.engine.loop.add_signal_handler(number, os._exit, 0)
     options.port = listener.sockets[0].getsockname()[1]
     if options.port_file:
         part = Path(f"{options.port_file}.part")

@@ -1,8 +1,8 @@
 """A real Slurm on this machine for tests: munge, slurmctld and nodes with pretended GPUs.
 
-    python tests/slurm_cluster.py start FOLDER [--constrain]
+    python tests/stand_ins/slurm.py start FOLDER [--constrain]
     export PATH=FOLDER/bin:$PATH        # sbatch, squeue and the others, for this cluster
-    python tests/slurm_cluster.py stop FOLDER
+    python tests/stand_ins/slurm.py stop FOLDER
 
 Needs root and Debian's packages munge, slurmctld, slurmd and slurm-client. Everything is in FOLDER
 (a short path, since sockets are in it) and on ports of 127.0.0.1; nothing of /etc or /run is read
@@ -104,6 +104,78 @@ def free_ports(number: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
+class Daemons:
+    """A cluster's processes. The daemons' numbers are in a file, for whoever stops them.
+
+    Args:
+        folder: the cluster's; it is part of each daemon's command line.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._file = folder / "pids.json"
+
+    def begin(self, cluster: str) -> None:
+        """Forget earlier ones; those to come belong to the cluster of this name."""
+        self._record({"cluster": cluster, "pids": []})
+
+    def start(self, command: list[str]) -> None:
+        program = shutil.which(command[0], path=f"{os.environ['PATH']}:{SBIN}")
+        assert program is not None
+        with (self.folder / "log/out.log").open("ab") as log:
+            started = subprocess.Popen(
+                [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        known = self._recorded()
+        self._record(known | {"pids": [*known["pids"], started.pid]})
+
+    def pids(self) -> list[int]:
+        return self._recorded()["pids"]
+
+    def alive(self) -> bool:
+        pids = self.pids()
+        return bool(pids) and all(self._is_daemon(pid) for pid in pids)
+
+    def end(self) -> None:
+        """End them, the last one first, and then what outlived the cluster's jobs."""
+        for pid in reversed(self.pids()):
+            for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 2.0)):
+                until = time.monotonic() + seconds
+                if self._is_daemon(pid):
+                    os.kill(pid, number)
+                while self._is_daemon(pid) and time.monotonic() < until:
+                    time.sleep(0.05)
+        for pid in self._of_jobs():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _of_jobs(self) -> list[int]:
+        mark = f"SLURM_CLUSTER_NAME={self._recorded()['cluster']}\0".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return [pid for pid in found if pid != os.getpid()]
+
+    def _is_daemon(self, pid: int) -> bool:
+        """Whether a process is one of this cluster's daemons, not another with its old number."""
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            return str(self.folder) in words
+        return False
+
+    def _recorded(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {"cluster": "", "pids": []}
+
+    def _record(self, known: dict[str, Any]) -> None:
+        self._file.write_text(json.dumps(known))
+
+
 class Cluster:
     """A cluster in a folder: nodes gpu1, gpu2, ... with the same number of GPUs each.
 
@@ -117,7 +189,7 @@ class Cluster:
         self.gpus = gpus
         self.constrain = constrain
         self.bin = self.folder / "bin"
-        self._pids = self.folder / "pids.json"
+        self.daemons = Daemons(self.folder)
 
     # ---- start ----
 
@@ -129,7 +201,7 @@ class Cluster:
         """
         if why := missing(self.constrain):
             raise RuntimeError(why)
-        if self.alive():
+        if self.daemons.alive():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in (
@@ -187,21 +259,13 @@ class Cluster:
         munge += [f"--socket={self.folder}/munge.socket", f"--pid-file={self.folder}/munge/pid"]
         munge += [f"--log-file={self.folder}/log/munged.log", f"--seed-file={self.folder}/munge/s"]
         conf = str(self.folder / "slurm.conf")
-        commands = [munge, ["slurmctld", "-D", "-f", conf]]
+        commands = [["slurmctld", "-D", "-f", conf]]
         commands += [["slurmd", "-D", "-f", conf, "-N", node] for node in self.nodes]
-        self._record({"cluster": f"tracemill{os.getpid()}", "pids": []})
+        self.daemons.begin(f"tracemill{os.getpid()}")
+        self.daemons.start(munge)
+        self._until((self.folder / "munge.socket").exists, "munged has no socket")
         for command in commands:
-            program = shutil.which(command[0], path=f"{os.environ['PATH']}:{SBIN}")
-            assert program is not None
-            with (self.folder / "log/out.log").open("ab") as log:
-                started = subprocess.Popen(
-                    [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
-            known = self._recorded()
-            self._record(known | {"pids": [*known["pids"], started.pid]})
-            if command is munge:
-                self._until((self.folder / "munge.socket").exists, "munged has no socket")
+            self.daemons.start(command)
 
     def _wait(self) -> None:
         def idle() -> bool:
@@ -225,19 +289,14 @@ class Cluster:
 
     def stop(self) -> None:
         """End all jobs and daemons and remove the folder."""
-        known = self._recorded()
-        if known["pids"]:
+        if self.daemons.pids():
             with contextlib.suppress(subprocess.SubprocessError, OSError):
                 self.ask("scancel", "--user=root", timeout=10)
                 until = time.monotonic() + STOP_S
                 while self.ask("squeue", "-h", timeout=10) and time.monotonic() < until:
                     time.sleep(0.2)
         # the nodes first and munge last, since they talk to each other while they end
-        for pid in reversed(known["pids"]):
-            self._end(pid)
-        for pid in self._jobs(known["cluster"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.daemons.end()
         for node in self.nodes:
             for top in CGROUPS.glob(f"*/slurm_{node}"):
                 for path in (*sorted(top.rglob("*/"), reverse=True), top):
@@ -245,35 +304,7 @@ class Cluster:
                         path.rmdir()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _end(self, pid: int) -> None:
-        for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 2.0)):
-            until = time.monotonic() + seconds
-            if self._is_daemon(pid):
-                os.kill(pid, number)
-            while self._is_daemon(pid) and time.monotonic() < until:
-                time.sleep(0.05)
-
-    def _jobs(self, cluster: str) -> list[int]:
-        """Processes of this cluster's jobs that outlived them."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if f"SLURM_CLUSTER_NAME={cluster}\0".encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return [pid for pid in found if pid != os.getpid()]
-
     # ---- while it runs ----
-
-    def alive(self) -> bool:
-        pids = self._recorded()["pids"]
-        return bool(pids) and all(self._is_daemon(pid) for pid in pids)
-
-    def _is_daemon(self, pid: int) -> bool:
-        """Whether a process is one of this cluster's daemons, not another with its old number."""
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-            return str(self.folder) in words
-        return False
 
     def ask(self, program: str, *words: str, timeout: float = 30.0) -> str:
         """What a client program answers.
@@ -292,15 +323,6 @@ class Cluster:
         path = self.folder / "log/jobs.txt"
         lines = path.read_text().splitlines() if path.exists() else []
         return [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in lines]
-
-    def _recorded(self) -> dict[str, Any]:
-        try:
-            return json.loads(self._pids.read_text())
-        except (OSError, ValueError):
-            return {"cluster": "", "pids": []}
-
-    def _record(self, known: dict[str, Any]) -> None:
-        self._pids.write_text(json.dumps(known))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -39,7 +39,7 @@ def test_a_stage_depends_on_its_own_program_and_no_other_stage(stage: str) -> No
 
 
 def test_templates_are_part_of_their_rooms() -> None:
-    assert "report/page.html.j2" in files("report")
+    assert {"report/page.html.j2", "report/page.style.j2"} <= files("report")
     assert {"dataset/page.html.j2", "dataset/card.md.j2"} <= files("dataset")
     assert "audit/page.html.j2" in files("audit.page")
     assert not [name for name in files("audit") | files("generate") if name.endswith(".j2")]

@@ -78,8 +78,7 @@ def ours(data: Path, model: Path, out: Path, processes: int) -> None:
     out.mkdir(parents=True)
     run = {"config": config.model_dump(mode="json"), "identity": {}}
     (out / "run.json").write_text(json.dumps(run))
-    files = {"report": "report.json", "page": "report.html", "rows": "rows.parquet"}
-    files["rejected"] = "rejected.jsonl"
+    files = {"report": "report.json", "rows": "rows.parquet", "rejected": "rejected.jsonl"}
     words = [w for name, file in files.items() for w in (f"--{name}", str(out / file))]
     main(["--run", str(out / "run.json"), "--processes", str(processes), *words])
 

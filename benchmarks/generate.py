@@ -41,6 +41,7 @@ from workflow_scripts.identity import digest, request_seed
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.progress.shard import Progress
 from workflow_scripts.tables.columns import SHARD
+from workflow_scripts.workflow.run_identity import run_identity
 
 QUESTION = (
     "Question {}: a train leaves at nine and drives ninety kilometres an hour; when is it there?"
@@ -180,7 +181,8 @@ def memory(shard_counts: list[int], rows_per_shard: int) -> dict[str, Any]:
             generated = folder / "generate/bench"
             with stand_in(answer_tokens=LONG_ANSWERS, max_running=512) as server:
                 config = configuration(folder, server.url, 64, shards)
-                run = {"config": config.model_dump(mode="json"), "identity": {"run_hash": "bench"}}
+                identity = run_identity(config) | {"run_hash": "bench"}
+                run = {"config": config.model_dump(mode="json"), "identity": identity}
                 (folder / "run.json").write_text(json.dumps(run))
                 (folder / "shards").mkdir()
                 (folder / "manifest.json").write_text(
@@ -234,7 +236,9 @@ def peak(command: str) -> int:
     )
     name, *rest = command.split()
     program = [sys.executable, "-c", code.replace("sys.argv[1]", repr(name)), *rest]
-    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    done = subprocess.run(program, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{command}\n{done.stderr[-2000:]}")
     return int(done.stdout.split()[-1])
 
 

@@ -68,6 +68,7 @@ check: setup $(VENV)/dev.done
 	$(BIN)/ruff check .
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m tests.check_lint
 
 format: $(VENV)/dev.done

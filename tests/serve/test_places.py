@@ -80,6 +80,18 @@ def test_places_that_fall_free_go_to_the_next_shard(tmp_path: Path) -> None:
     assert seat.tokens == 70 and len(first.writer.lines) == 2  # type: ignore[attr-defined]
 
 
+def test_the_newest_jobs_concurrency_holds_and_the_configuration_stays(tmp_path: Path) -> None:
+    """A run that was stopped and goes on with another concurrency finds its servers still there."""
+    made = host(tmp_path / "w", 1, 5)
+    before, (seat,) = made.config, made.grants.seats
+    for name, concurrency, limit in (("0000", 2, 2), ("0001", 7, 7), ("0002", "auto", 6)):
+        hello = {"spec": made.spec, "shard": name, "concurrency": concurrency}
+        made._hello(job("?", 0), hello)
+        assert seat.limit == limit  # `auto`: one more than the five that the server runs
+    assert [one.shard for one in made.grants.jobs] == ["0000", "0001", "0002"]
+    assert made.config is before
+
+
 def idle_share(made: Host, shards: int, rows: int, opened: int) -> float:
     """Share of the places' time that stands free while rows are left to ask, in simulated time.
 

@@ -148,6 +148,12 @@ def test_hosts(values: dict[str, Any], change: dict[str, Any], expected: str) ->
     assert re.match(expected, found), found
 
 
+def test_open_files_by_a_flag_written_as_on_a_command_line(values: dict[str, Any]) -> None:
+    values["engine"]["server"] = {"--max-running-requests": 64}
+    found = one(values, replace(MACHINE, open_files=lambda: (256, 4096)))
+    assert "up to 416 are needed" in found  # 64 and a quarter more, on two GPUs, and 256
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

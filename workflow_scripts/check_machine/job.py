@@ -28,6 +28,7 @@ from workflow_scripts.serve.ports import PORTS
 from workflow_scripts.serve.server import FREE_MIB
 from workflow_scripts.serve.staging import DONE, SPARE
 from workflow_scripts.serve.tuned import check_here, read_tuned, with_flags
+from workflow_scripts.sglang.flags import spelled
 from workflow_scripts.sglang.version import version_key
 
 DRIVERS = {12: 525, 13: 580}  # oldest NVIDIA driver by major version of CUDA
@@ -229,9 +230,8 @@ def check_open_files(config: Config, servers: int, machine: Machine) -> Outcome:
     """A connection is an open file, and a job may hold one for every request in flight."""
     each = config.generate.concurrency
     if each == "auto":
-        server = config.engine.server if isinstance(config.engine.server, dict) else {}
-        running = {str(k).replace("-", "_"): v for k, v in server.items()}
-        limit = running.get("max_running_requests")
+        flags = {spelled(name): value for name, value in config.engine.flags.items()}
+        limit = flags.get("max_running_requests")
         each = limit * 5 // 4 if isinstance(limit, int) else UNKNOWN_LIMIT
     need, (soft, hard) = each * servers + 256, machine.open_files()
     unlimited = resource.RLIM_INFINITY

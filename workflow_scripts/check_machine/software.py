@@ -158,7 +158,7 @@ def pinned(lock: Path) -> dict[str, str]:
 
 
 def check_flags(config: Config, version: str | None, machine: Machine) -> Iterator[Outcome]:
-    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    server = config.engine.flags
     try:
         refuse_simulation(machine.environ, config.engine.rehearsal, server)
         yield ok("simulation", "a rehearsal" if config.engine.rehearsal else "off")

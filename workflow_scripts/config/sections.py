@@ -108,6 +108,11 @@ class Engine(Section):
         "were not answered are asked by the next run; they do not count as failed.",
     )
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags under `server`; none while it still says `auto`."""
+        return self.server if isinstance(self.server, dict) else {}
+
 
 class Sampling(Section):
     """How the engine samples. Sent explicitly with every request: no engine default applies."""

@@ -168,7 +168,7 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
         ConfigError: what the configuration asks for is not to be had on this machine.
     """
     config, identity = read_run(run_file)
-    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    server = config.engine.flags
     refuse_simulation(os.environ, config.engine.rehearsal, server)
     version = await asyncio.to_thread(sglang_version, config.engine.python)
     if warning := nearest(version)[1]:

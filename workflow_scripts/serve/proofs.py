@@ -83,7 +83,7 @@ def greedy(max_new_tokens: int) -> Sampling:
 def surprises(config: Config, version: str, gpu: Gpu, facts: Facts) -> list[str]:
     """Where a server that has started differs from what its memory plan said, or from what was
     asked for, with the remedy."""
-    flags = config.engine.server if isinstance(config.engine.server, dict) else {}
+    flags = config.engine.flags
     try:
         total = gpu.total_mib or 0
         plan = predict(

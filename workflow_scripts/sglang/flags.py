@@ -161,7 +161,7 @@ def translate(server: Mapping[str, Any], version: str) -> list[str]:
 
 
 def _find(written: str, version: str, base: str) -> Flag:
-    name = str(written).strip("-").replace("-", "_")
+    name = spelled(written)
     names = _names(base)
     if name in names:
         return names[name]
@@ -271,7 +271,7 @@ def refuse_simulation(
                 f"would be garbage; unset {name}, or set engine.rehearsal for a measurement"
             )
     for written, value in (server or {}).items():
-        if str(written).strip("-").replace("-", "_") == "load_format" and value == "dummy":
+        if spelled(written) == "load_format" and value == "dummy":
             raise ConfigError(
                 f"engine.server.{written}: dummy loads random weights, so every answer would be "
                 "garbage; remove it, or set engine.rehearsal for a measurement"
@@ -285,7 +285,12 @@ def _off(value: str) -> bool:
         return value.strip().lower() in ("false", "no", "n", "f")
 
 
+def spelled(name: Any) -> str:
+    """A flag's name as Python has it, whether it was written so or as on a command line."""
+    return str(name).strip("-").replace("-", "_")
+
+
 def plain(name: str) -> str:
     """A flag's name without dashes, by the oldest version that has it."""
-    written = str(name).strip("-").replace("-", "_")
+    written = spelled(name)
     return {new: old for old, new in RENAMED}.get(written, written)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from workflow_scripts.sglang.flags import spelled
+
 # SGLang flags that change the numbers an answer is computed with, by their Python names. A value
 # that only spells out the default is the same as none.
 NUMERIC_FLAGS = {
@@ -25,7 +27,7 @@ def numeric_flags(server: Any) -> dict[str, Any]:
     """The part of SGLang's flags that changes numerics, defaults left out."""
     if not isinstance(server, dict):
         return {}
-    flags = {str(name).strip("-").replace("-", "_"): value for name, value in server.items()}
+    flags = {spelled(name): value for name, value in server.items()}
     found = {}
     for name, default in NUMERIC_FLAGS.items():
         value = flags.get(name, default)

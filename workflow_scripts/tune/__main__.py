@@ -74,7 +74,7 @@ async def prepare(config: Config, args: argparse.Namespace, gpu: Gpu, out: Path)
     Raises:
         ConfigError: a flag, a candidate or the environment cannot be used.
     """
-    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    server = config.engine.flags
     if config.engine.rehearsal:  # set for the candidates with speculation alone
         os.environ.pop(SIMULATED, None)
     refuse_simulation(os.environ, config.engine.rehearsal, server)

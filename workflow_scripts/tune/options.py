@@ -45,7 +45,7 @@ def configured(args: argparse.Namespace) -> Config:
             "--accept-length: a simulated accept length makes answers garbage; only with "
             "--rehearsal"
         )
-    server = config.engine.server if isinstance(config.engine.server, dict) else {}
+    server = config.engine.flags
     dummy = any(plain(k) == "load_format" and v == "dummy" for k, v in server.items())
     if config.engine.rehearsal and dummy and not config.engine.rehearsal_tokens:
         raise ConfigError(

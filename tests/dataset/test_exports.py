@@ -18,6 +18,7 @@ from workflow_scripts.config.audit import Rules
 from workflow_scripts.dataset import exports
 from workflow_scripts.dataset.exports import ratio_of, write_exports
 from workflow_scripts.input.conversation import read_conversation
+from workflow_scripts.model.given import NOTHING
 from workflow_scripts.tables.columns import TRAIN
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -75,11 +76,17 @@ def test_text_forms(dataset: Path) -> None:
     call = json.dumps([CALL], separators=(",", ":"))
     called = f'{{"from":"gpt","value":"","tool_calls":{call}}}'
     called += ',{"from":"tool","value":"4","tool_call_id":"c1"}'
-    for form, said in (("sharegpt", thought), ("sharegpt_inline", inline)):
+    # LLaMA-Factory's names, by its documentation of the sharegpt format
+    known = r'{"from":"function_call","value":"[{\"name\":\"add\",\"arguments\":\"{}\"}]"}'
+    known += ',{"from":"observation","value":"4"}'
+    for form, said, calling in (
+        ("sharegpt", thought, called),
+        ("sharegpt_inline", inline, known),
+    ):
         assert lines(out / form / "train.jsonl") == [
             f'{{"id":"a-0","conversations":[{system},{ask},{said}]}}',
             f'{{"id":"a-1","conversations":[{system},{ask},{said},{ask},{plain}]}}',
-            f'{{"id":"c-0","conversations":[{ask},{called},{plain}]}}',
+            f'{{"id":"c-0","conversations":[{ask},{calling},{plain}]}}',
         ]
         assert lines(out / form / "validation.jsonl") == [
             f'{{"id":"d-0","conversations":[{ask},{plain}]}}'
@@ -211,5 +218,5 @@ def test_text_forms_read_back(turns: list[tuple[str, str, str]]) -> None:
         told = {"role": "assistant", "content": answer, "reasoning_content": reasoning}
         messages.append(told)
     for form in (exports.sharegpt, exports.plain_messages):
-        read = read_conversation(json.loads(json.dumps(form(messages))), Rules()).turns
+        read = read_conversation(json.loads(json.dumps(form(messages, NOTHING))), Rules()).turns
         assert [turn.as_dict() for turn in read] == messages

@@ -295,10 +295,10 @@ def test_later_turns_are_made_outside_the_event_loop(
     row = case.row(asker, "First?", "Second?")
     seen: list[tuple[str, int]] = []
 
-    def noting(name: str, do: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-        def noted(given: Sequence[Any]) -> Any:
+    def noting(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(these: Sequence[Any], **more: Any) -> Any:
             seen.append((name, threading.get_ident()))
-            return do(given)
+            return do(these, **more)
 
         return noted
 

@@ -110,7 +110,10 @@ class PartReader:
         text = last.content or ""
         if text and _starts_alike(text, question) and folded(text) == folded(question):
             classes.append("echo")
-        own_id, prompt = user_id(record, audit.columns.id), prompt_hash(messages)
+        own_id, prompt = (
+            user_id(record, audit.columns.id),
+            prompt_hash(messages, conversation.given),
+        )
         short = 0 < len(text) <= audit.repeated_max_chars
         short_text, numbers = self._shortened(text) if short else (None, None)
         row = {
@@ -120,6 +123,7 @@ class PartReader:
             "line": line.line,
             "id": own_id,
             "messages": orjson.dumps(messages).decode(),
+            **conversation.given.columns(),
             "prompt_hash": prompt,
             "turns": len(responses),
             "response_chars": len(text),

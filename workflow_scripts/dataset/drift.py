@@ -54,7 +54,7 @@ class Drift:
         """
         where = f"{sample.fields['source']}:{sample.fields['line']}, turn {sample.fields['turn']}"
         try:
-            now = prompts.prompt_ids(sample.messages[:-1])
+            now = prompts.prompt_ids(sample.messages[:-1], sample.given)
         except PromptError as error:
             raise TemplateChanged(f"{where}: {error}") from None
         if now != sample.prompt_ids.tolist():

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from workflow_scripts.base.files import appearing, write_atomically
 from workflow_scripts.base.log import say
+from workflow_scripts.model.given import NAMES, Given
 from workflow_scripts.tables.columns import IDS
 from workflow_scripts.tables.parquet import read_batches, side_files
 
@@ -30,6 +31,7 @@ DRAFTER = "drafter"  # what only a drafter's training adds: all that SpecForge a
 # Text of these classes would come back closed: with </think> or an end token never generated.
 CUT = {"truncated_in_thinking", "truncated_in_answer", "unclosed_thinking"}
 FROM = {"user": "human", "assistant": "gpt"}  # ShareGPT's names of roles; others stay
+INLINE = {**FROM, "tool": "observation"}  # LLaMA-Factory's
 ARROW = pa.schema(
     {
         "input_ids": IDS,
@@ -55,37 +57,53 @@ def sides(dataset: Path) -> dict[str, list[Path]]:
     return found
 
 
-def sharegpt(messages: list[Message]) -> dict[str, Any]:
+def sharegpt(messages: list[Message], given: Given) -> dict[str, Any]:
     """`conversations` of {from, value}; reasoning in `reasoning_content`, where SpecForge,
-    speculators and Axolotl look for it."""
+    speculators and Axolotl look for it; tools and documents beside them, where there are any."""
     turns = []
     for message in messages:
         rest = {k: v for k, v in message.items() if k not in ("role", "content")}
         role = FROM.get(message["role"], message["role"])
         turns.append({"from": role, "value": message["content"] or "", **rest})
-    return {"conversations": turns}
+    return {"conversations": turns, **_beside(given)}
 
 
-def sharegpt_inline(messages: list[Message]) -> dict[str, Any]:
-    """The same with the reasoning in the text, between think tags, for trainers that know no field
-    for it (LLaMA-Factory)."""
-    told = sharegpt(messages)
-    for turn in told["conversations"]:
-        if (reasoning := turn.pop("reasoning_content", None)) is not None:
-            turn["value"] = f"<think>\n{reasoning}\n</think>\n\n{turn['value']}"
-    return told
+def sharegpt_inline(messages: list[Message], given: Given) -> dict[str, Any]:
+    """LLaMA-Factory's form: the reasoning in the text, between think tags; calls and their results
+    as turns of their own, calls and tools as JSON text."""
+    turns = []
+    for message in messages:
+        role, text = str(message["role"]), message["content"] or ""
+        if (reasoning := message.get("reasoning_content")) is not None:
+            text = f"<think>\n{reasoning}\n</think>\n\n{text}"
+        if calls := message.get("tool_calls"):
+            told = [{k: call["function"].get(k) for k in ("name", "arguments")} for call in calls]
+            role, text = "function_call", text + orjson.dumps(told).decode()
+        else:
+            role = INLINE.get(role, role)
+        turns.append({"from": role, "value": text})
+    beside = _beside(given)
+    if given.tools is not None:
+        beside["tools"] = orjson.dumps(given.tools).decode()
+    return {"conversations": turns, **beside}
 
 
-def plain_messages(messages: list[Message]) -> dict[str, Any]:
-    """`messages` of {role, content, reasoning_content?, tool_calls?}."""
-    return {"messages": messages}
+def plain_messages(messages: list[Message], given: Given) -> dict[str, Any]:
+    """`messages` of {role, content, reasoning_content?, tool_calls?}, tools and documents beside
+    them, where there are any."""
+    return {"messages": messages, **_beside(given)}
 
 
-def write_text(files: list[Path], out: Path, form: Callable[[list[Message]], Any]) -> Count:
+def _beside(given: Given) -> dict[str, Any]:
+    return {name: value for name, value in given.variables().items() if value is not None}
+
+
+def write_text(files: list[Path], out: Path, form: Callable[[list[Message], Given], Any]) -> Count:
     """One line a training row: the conversation up to the turn that is to be learnt, the last. No
-    columns but `id`: SpecForge hands any other to the chat template as a variable."""
+    columns but `id`, tools and documents: SpecForge hands any other to the chat template as a
+    variable."""
     rows = cut = 0
-    columns = ["row_id", "turn", "class", "messages"]
+    columns = ["row_id", "turn", "class", "messages", *NAMES]
     out.parent.mkdir(parents=True, exist_ok=True)
     with appearing(out) as f:
         for batch in batches(files, columns):
@@ -95,7 +113,8 @@ def write_text(files: list[Path], out: Path, form: Callable[[list[Message]], Any
                     continue
                 rows += 1
                 line = {"id": f"{row['row_id']}-{row['turn']}"}
-                f.write(orjson.dumps(line | form(orjson.loads(row["messages"]))) + b"\n")
+                told = form(orjson.loads(row["messages"]), Given.read(row))
+                f.write(orjson.dumps(line | told) + b"\n")
     return {"rows": rows, "left_out": cut}
 
 

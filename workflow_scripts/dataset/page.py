@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workflow_scripts.dataset.samples import Ids, Sample
+from workflow_scripts.model.given import name_of
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.pages.text import environment
 
@@ -89,6 +90,8 @@ class Gallery:
         names = ("source", "line", "turn", "class", "origin", "reasoning_length", "loop_score")
         return {
             **{name: sample.fields[name] for name in names},
+            "tools": [name_of(tool) for tool in sample.given.tools or ()],
+            "documents": len(sample.given.documents or ()),
             "prompt_length": len(sample.prompt_ids),
             "completion_length": len(sample.output_ids),
             "parts": [

@@ -14,11 +14,12 @@ import orjson
 import pyarrow as pa
 
 from workflow_scripts.model.answers import split
+from workflow_scripts.model.given import NAMES, NOTHING, Given
 from workflow_scripts.model.prompts import Message, PromptError, Prompts, is_asked
 from workflow_scripts.texts.loops import Loop
 
 Ids = np.ndarray[Any, np.dtype[np.int32]]
-COMMON = ("row_id", "source", "line", "id", "run_hash", "origin")
+COMMON = ("row_id", "source", "line", "id", "run_hash", "origin", *NAMES)
 
 
 @dataclass(slots=True)
@@ -40,6 +41,10 @@ class Sample:
     output_ids: Ids
     fault: str | None = None
     loop: Loop | None = None
+
+    @property
+    def given(self) -> Given:
+        return Given.read(self.fields)
 
     @property
     def length(self) -> int:
@@ -115,7 +120,7 @@ def _kept(prompts: Prompts, fields: dict[str, Any], row: int, messages: list[Mes
     fields |= {"class": "kept", "finish_reason": None, "retractions": 0}
     fault, ids = None, ([], [])  # type: tuple[str | None, tuple[list[int], list[int]]]
     try:
-        ids = kept_ids(prompts, messages)
+        ids = kept_ids(prompts, messages, Given.read(fields))
     except PromptError as error:
         fault = str(error)
     arrays = [np.asarray(part, dtype=np.int32) for part in ids]
@@ -140,7 +145,9 @@ def _sample(
     return Sample(fields, row, messages, prompt_ids, output_ids)
 
 
-def kept_ids(prompts: Prompts, messages: list[Message]) -> tuple[list[int], list[int]]:
+def kept_ids(
+    prompts: Prompts, messages: list[Message], given: Given = NOTHING
+) -> tuple[list[int], list[int]]:
     """Prompt and completion ids of a conversation that ends with a kept response.
 
     The completion is what the template adds to the prompt, up to its first end token. Where the
@@ -150,9 +157,9 @@ def kept_ids(prompts: Prompts, messages: list[Message]) -> tuple[list[int], list
     Raises:
         PromptError: the template refuses it, or does not write a response after its prompt.
     """
-    history = prompts.render(messages[:-1], answer_next=False)
-    asked = prompts.render(messages[:-1])
-    whole = prompts.render(messages, answer_next=False)
+    history = prompts.render(messages[:-1], answer_next=False, given=given)
+    asked = prompts.render(messages[:-1], given=given)
+    whole = prompts.render(messages, answer_next=False, given=given)
     cut = len(asked) if whole.startswith(asked) else 0
     if not cut and whole.startswith(history):
         same = next((i for i, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), 0)

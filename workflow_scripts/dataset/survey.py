@@ -18,6 +18,7 @@ import pyarrow as pa
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest, key64
 from workflow_scripts.input.conversation import asked, prompt_hash
+from workflow_scripts.model.given import NAMES, Given
 from workflow_scripts.model.prompts import Message, is_asked
 from workflow_scripts.tables.parquet import read_batches
 from workflow_scripts.texts.classes import folded
@@ -57,7 +58,7 @@ def survey(completions: Path, config: Config) -> Survey:
     prompts = np.array(clusters(seen.questions(completions), threshold), dtype=np.int64)
     conversations = None
     if settings.filters.duplicates == "near":
-        texts = (whole(messages) for _, messages in _read(completions))
+        texts = (whole(messages) for _, messages, _ in _read(completions))
         conversations = np.array(clusters(texts, threshold), dtype=np.int64)
     return Survey(
         prompts,
@@ -102,11 +103,10 @@ def whole(messages: list[Message]) -> str:
     return "\n".join(m["content"] for m in messages if m["role"] != "system" and m["content"])
 
 
-def _read(completions: Path) -> Iterator[tuple[str, list[Message]]]:
-    for batch in read_batches(completions, BATCH, ["row_id", "messages"]):
-        columns = (batch.column(name).to_pylist() for name in ("row_id", "messages"))
-        for row_id, messages in zip(*columns, strict=True):
-            yield row_id, orjson.loads(messages)
+def _read(completions: Path) -> Iterator[tuple[str, list[Message], Given]]:
+    for batch in read_batches(completions, BATCH, ["row_id", "messages", *NAMES]):
+        for row in batch.to_pylist():
+            yield row["row_id"], orjson.loads(row["messages"]), Given.read(row)
 
 
 class _Seen:
@@ -120,12 +120,12 @@ class _Seen:
 
     def questions(self, completions: Path) -> Iterator[str]:
         batch: list[str] = []
-        for row_id, messages in _read(completions):
+        for row_id, messages, given in _read(completions):
             batch.append(row_id)
             if len(batch) == BATCH:
                 self.ids.append(pa.array(batch))
                 batch = []
-            prompt = prompt_hash(messages)
+            prompt = prompt_hash(messages, given)
             self.hashes.append(prompt)
             for message in filter(is_asked, messages):
                 if (key := answer_key(message, self.most)) is not None:

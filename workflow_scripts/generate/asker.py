@@ -52,7 +52,7 @@ class Asker:
             if row.over:
                 continue
             try:
-                rendered.append(self.prompts.render(row.conversation[: row.at]))
+                rendered.append(self.prompts.render(row.conversation[: row.at], given=row.given))
                 owners.append(row)
             except PromptError as error:
                 row.failure = {"reason": "template_refused", "message": str(error), "attempts": 0}

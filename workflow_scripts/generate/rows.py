@@ -16,6 +16,7 @@ import pyarrow as pa
 from workflow_scripts.base.files import file_sha256, write_atomically
 from workflow_scripts.generate.journal import Journal, Span
 from workflow_scripts.model.answers import texts
+from workflow_scripts.model.given import NAMES, NOTHING, Given
 from workflow_scripts.model.prompts import Prompts, is_asked
 from workflow_scripts.tables.columns import FAILURE, GENERATED
 from workflow_scripts.tables.parquet import table_writer
@@ -42,6 +43,7 @@ class Row:
 
     row_id: str
     conversation: list[dict[str, Any]]
+    given: Given = NOTHING
     at: int = 0
     turns: list[GeneratedTurn] = field(default_factory=list)
     next_prompt: list[int] | None = None
@@ -103,6 +105,7 @@ def _records(
                 "status": "failed" if row.failure else "completed",
                 "class": None if row.failure else turns[-1]["class"],
                 "messages": orjson.dumps(messages).decode(),
+                **{name: given[name] for name in NAMES},
                 "turns": turns,
                 "old_response_tokens": given["response_tokens"],
                 **{name: failure.get(name) for name, _, _ in FAILURE},

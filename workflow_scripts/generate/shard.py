@@ -12,6 +12,7 @@ from workflow_scripts.config.sections import Generate
 from workflow_scripts.engine.pool import Pool
 from workflow_scripts.generate.asker import Asker
 from workflow_scripts.generate.rows import Row
+from workflow_scripts.model.given import NAMES, Given
 from workflow_scripts.progress.shard import Progress
 
 CHUNK = 128  # rows rendered and encoded at a time, in another thread
@@ -52,8 +53,11 @@ class Shard:
 
     def _next_rows(self, start: int) -> list[Row]:
         """The next rows, as far as the journal goes. Runs in another thread."""
-        part = self.table.slice(start, CHUNK).select(["row_id", "messages"]).to_pylist()
-        rows = [Row(fields["row_id"], orjson.loads(fields["messages"])) for fields in part]
+        part = self.table.slice(start, CHUNK).select(["row_id", "messages", *NAMES]).to_pylist()
+        rows = [
+            Row(fields["row_id"], orjson.loads(fields["messages"]), Given.read(fields))
+            for fields in part
+        ]
         self.asker.prepare(rows)
         for row in rows:
             self.asker.recall(row)

@@ -9,6 +9,7 @@ from workflow_scripts.identity import digest
 from workflow_scripts.input.dialects import SYSTEM_COLUMNS, read_turns
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
+from workflow_scripts.model.given import NOTHING, Given
 
 THINK = re.compile(r"\A\s*<think>(.*?)</think>(.*)\Z", re.DOTALL)
 FOUND = Columns()  # no column is forced
@@ -23,6 +24,7 @@ class Conversation:
 
     turns: list[Turn]
     used: list[str] = field(default_factory=list)
+    given: Given = NOTHING
 
     def responses(self) -> list[Turn]:
         """The assistant turns that are asked."""
@@ -181,6 +183,9 @@ def asked(messages: list[dict[str, Any]]) -> str:
     return "\n".join(m["content"] for m in messages if m["role"] == "user" and m["content"])
 
 
-def prompt_hash(messages: list[dict[str, Any]]) -> str:
-    """Hash of the system and user texts: equal for conversations that ask the same."""
-    return digest(*(f"{m['role']}\n{m['content']}" for m in messages if m["role"] != "assistant"))
+def prompt_hash(messages: list[dict[str, Any]], given: Given = NOTHING) -> str:
+    """Hash of the system and user texts, tools and documents: equal for conversations that ask
+    the same."""
+    parts = [f"{m['role']}\n{m['content']}" for m in messages if m["role"] != "assistant"]
+    beside = [f"{name}\n{text}" for name, text in given.columns().items() if text]
+    return digest(*parts, *beside)

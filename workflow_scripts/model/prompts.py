@@ -26,6 +26,7 @@ from workflow_scripts.model.folder import (
     special_tokens,
     tokenizer_file,
 )
+from workflow_scripts.model.given import NOTHING, Given
 from workflow_scripts.model.spellings import MASK, Spellings
 from workflow_scripts.model.template import compile_template
 
@@ -123,8 +124,10 @@ class Prompts:
 
     # ---- to ids ----
 
-    def render(self, messages: Sequence[Message], answer_next: bool = True) -> str:
-        """The template's text, spellings of control tokens in the messages masked.
+    def render(
+        self, messages: Sequence[Message], answer_next: bool = True, given: Given = NOTHING
+    ) -> str:
+        """The template's text, spellings of control tokens in what it is given masked.
 
         Raises:
             PromptError: the template refuses the conversation.
@@ -133,6 +136,7 @@ class Prompts:
             return self._template.render(
                 messages=[self.spellings.masked(message) for message in messages],
                 add_generation_prompt=answer_next,
+                **self.spellings.masked(given.variables()),
                 **self._variables,
             )
         except ConfigError:
@@ -171,9 +175,9 @@ class Prompts:
                 ids += encode(piece)
         return ids
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message], given: Given = NOTHING) -> list[int]:
         """Ids of the prompt that asks for the answer to the last message."""
-        return self.encode([self.render(messages)])[0]
+        return self.encode([self.render(messages, given=given)])[0]
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text; spelled control tokens stay text."""

@@ -17,11 +17,20 @@ IDENTITY = (
     ("id", pa.string(), "the user's own id as JSON text, null where there is none; never a key"),
 )
 MESSAGES = "JSON list of {role, content, reasoning_content?, tool_calls?}"
+GIVEN = (
+    ("tools", pa.string(), "JSON list of the tools that the prompt offers; null: none"),
+    ("documents", pa.string(), "JSON list of the documents in the prompt; null: none"),
+)
 
 AUDIT = schema(
     *IDENTITY,
     ("messages", pa.string(), f"the conversation as read, {MESSAGES}; content null: no response"),
-    ("prompt_hash", pa.string(), "hash of the system and user texts: equal for equal prompts"),
+    *GIVEN,
+    (
+        "prompt_hash",
+        pa.string(),
+        "hash of the system and user texts, tools and documents: equal for equal prompts",
+    ),
     ("turns", pa.int32(), "assistant turns"),
     ("response_chars", pa.int64(), "characters of the last response, reasoning left out"),
     (
@@ -37,6 +46,7 @@ AUDIT = schema(
 SHARD = schema(
     *IDENTITY,
     ("messages", pa.string(), f"the conversation as read, {MESSAGES}"),
+    *GIVEN,
     ("response_tokens", pa.int64(), "tokens of the last old response"),
 )
 TURN = pa.struct(
@@ -74,6 +84,7 @@ GENERATED = schema(
     ("status", pa.string(), "`completed` or `failed`"),
     ("class", pa.string(), "class of the last answer; null where failed"),
     ("messages", pa.string(), f"the conversation with the new responses, {MESSAGES}"),
+    *GIVEN,
     ("turns", pa.list_(TURN), TURN_TEXT),
     ("old_response_tokens", pa.int64(), "tokens of the last old response"),
     *FAILURE,
@@ -84,6 +95,7 @@ COMPLETIONS = schema(
     ("origin", pa.string(), "`generated`, or `kept`: the old response, not the model's own"),
     ("class", pa.string(), "class of the last answer; `kept` for a kept response"),
     ("messages", pa.string(), f"the conversation with its responses, {MESSAGES}"),
+    *GIVEN,
     ("turns", pa.list_(TURN), TURN_TEXT + "; empty where kept"),
     ("old_response_tokens", pa.int64(), "tokens of the last old response"),
 )
@@ -91,6 +103,7 @@ FAILED = schema(
     *IDENTITY,
     ("run_hash", pa.string(), "hash of everything that determines an answer"),
     ("messages", pa.string(), f"the conversation as far as it came, {MESSAGES}"),
+    *GIVEN,
     *FAILURE,
 )
 TRAIN = schema(
@@ -114,6 +127,7 @@ TRAIN = schema(
     ("loop_score", pa.float32(), "score of the worst repetition in the completion, 0 without one"),
     ("prompt_cluster", pa.string(), "the same for rows whose prompts are equal or nearly equal"),
     ("messages", pa.string(), f"what the row holds as text, {MESSAGES}"),
+    *GIVEN,
 )
 DROPPED = schema(
     ("row_id", pa.string(), "row of merged/completions.parquet"),

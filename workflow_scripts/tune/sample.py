@@ -17,8 +17,10 @@ from workflow_scripts.input.files import input_files
 from workflow_scripts.input.lines import Line, read_lines
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.model.folder import model_vocab_size
+from workflow_scripts.model.given import NAMES, Given
 from workflow_scripts.model.prompts import PromptError, Prompts, is_asked
 
+Row = tuple[str, list[dict[str, Any]], Given]
 SPARE = 1.25  # rows drawn for each one that is wanted: some cannot be rendered
 
 
@@ -68,20 +70,19 @@ def draw(config: Config, prompts: Prompts, rows: int) -> PromptSample:
     return PromptSample(made, requests, source)
 
 
-def _audited(
-    table: Path, regenerate: str, number: int
-) -> tuple[list[tuple[str, list[dict[str, Any]]]], int]:
+def _audited(table: Path, regenerate: str, number: int) -> tuple[list[Row], int]:
     scan = pl.scan_parquet(table)
     if regenerate == "trivial":
         scan = scan.filter(pl.col("flagged"))
     requests = scan.select(pl.col("turns").sum()).collect(engine="streaming").item()
     ids = scan.select(pl.col("row_id").bottom_k(number)).collect(engine="streaming")["row_id"]
-    rows = scan.filter(pl.col("row_id").is_in(ids.to_list())).select("row_id", "messages")
-    chosen = rows.collect(engine="streaming").sort("row_id").iter_rows()
-    return [(row_id, orjson.loads(messages)) for row_id, messages in chosen], int(requests or 0)
+    rows = scan.filter(pl.col("row_id").is_in(ids.to_list())).select("row_id", "messages", *NAMES)
+    chosen = rows.collect(engine="streaming").sort("row_id").iter_rows(named=True)
+    found = [(row["row_id"], orjson.loads(row["messages"]), Given.read(row)) for row in chosen]
+    return found, int(requests or 0)
 
 
-def _read(config: Config, number: int) -> tuple[list[tuple[str, list[dict[str, Any]]]], int]:
+def _read(config: Config, number: int) -> tuple[list[Row], int]:
     lines = [0]
 
     def usable() -> Iterator[tuple[str, Line]]:
@@ -99,18 +100,16 @@ def _read(config: Config, number: int) -> tuple[list[tuple[str, list[dict[str, A
             read = read_conversation(line.record, config.audit.rules, config.audit.columns)
         except Reject:
             continue
-        found.append((row_id, [turn.as_dict() for turn in read.turns]))
+        found.append((row_id, [turn.as_dict() for turn in read.turns], read.given))
     return found, lines[0]
 
 
-def _rendered(
-    config: Config, prompts: Prompts, rows: list[tuple[str, list[dict[str, Any]]]]
-) -> Iterator[Prompt]:
+def _rendered(config: Config, prompts: Prompts, rows: list[Row]) -> Iterator[Prompt]:
     vocab = model_vocab_size(config) or prompts.vocab_size
-    for row_id, messages in rows:
+    for row_id, messages, given in rows:
         at = next((i for i, message in enumerate(messages) if is_asked(message)), len(messages))
         try:
-            ids = prompts.prompt_ids(messages[:at])
+            ids = prompts.prompt_ids(messages[:at], given)
         except PromptError:
             continue
         if ids and max(ids) < vocab:  # one id outside ends an SGLang server

@@ -36,6 +36,11 @@ def spike(tokens: int, distinct: int) -> Report:
     return {"tokens": tokens, "rows": 1000, "distinct": distinct, "examples": ["a.jsonl:1"]}
 
 
+def seen(rows: int, chars: float, varies: bool = True) -> Report:
+    told = {"rows": rows, "text": True, "varies": varies, "mean_chars": chars}
+    return {**told, "example": "ab", "where": "a.jsonl:1"}
+
+
 def test_a_good_set() -> None:
     (only,) = said()
     assert only.as_dict() == {
@@ -89,6 +94,43 @@ def test_a_good_set() -> None:
             "other_template",
             "suspicious",
             "1,200 tokenized rows hold another prompt than this template would write.",
+        ),
+        (
+            {
+                "template": {"refused": {"no system turn": 5, "roles": 1}, "left_out": {}},
+                "reject_reasons": {"template_refused": 6},
+            },
+            "template_refused",
+            "suspicious",
+            "6 rows are refused by the chat template (5 x no system turn; 1 x roles). Change the "
+            "rows, or set model.chat_template to one that takes them.",
+        ),
+        (
+            {"template": {"refused": {}, "left_out": {"tools": {"rows": 9, "examples": []}}}},
+            "left_out_by_template",
+            "suspicious",
+            "9 rows have tools, which the chat template never writes: the model does not see "
+            "them. Set model.chat_template to one that does.",
+        ),
+        (
+            {"unused_columns": {"hints": seen(2500, 40.0), "topic": seen(5000, 9.0)}},
+            "unused_columns",
+            "suspicious",
+            "No rule uses `hints` (50 % of the rows, e.g. 'ab'), `topic` (100 % of the rows, e.g. "
+            "'ab'). If they belong to the question, name them in audit.columns.prompt.",
+        ),
+        (
+            {"unused_columns": {"topic": seen(5000, 9.0), "split": seen(5000, 5.0, varies=False)}},
+            "unused_columns",
+            "note",
+            "No rule uses `topic` (100 % of the rows, e.g. 'ab'). If they belong to the question, "
+            "name them in audit.columns.prompt.",
+        ),
+        (
+            {"named_columns": {"meta.idd": 0, "prompt": 5000}},
+            "missing_columns",
+            "suspicious",
+            "audit.columns names `meta.idd`, which no row has.",
         ),
     ],
 )

@@ -43,7 +43,7 @@ class Case:
                 "output_dir": str(self.folder / "out"),
                 "input": str(self.folder / "*.jsonl"),
                 "input_format": "jsonl",
-                "model": {"path": str(self.model)},
+                "model": {"path": str(self.model), **settings.pop("model", {})},
                 "engine": {"kind": "attach", "urls": ["http://127.0.0.1:1"]},
                 "audit": settings,
             }

@@ -89,6 +89,12 @@ encoding:
   examples: ["data/chat-02.jsonl:1114"]
 personal_data: {rows: 218, kinds: {email: 177, phone: 39, ip_address: 2, payment_card: 0}}
 ids: {missing: 50666, duplicate: 7}
+unused_columns:
+  topic: {rows: 50000, text: true, varies: true, mean_chars: 12.5, example: rivers,
+          where: "data/small.csv:1"}
+ignored_keys: {"messages[].weight": 41}
+named_columns: {}
+template: {refused: {}, left_out: {}}
 estimate:
   {rows: 1000000, turns: 1104399, mean_output_tokens: 512.0, output_tokens: 565452288,
    assumption: "512 tokens a response; 1,500 tokens/s a GPU", tokens_per_s: 1500.0, gpus: 8,
@@ -128,6 +134,10 @@ control_tokens: {rows: 0, tokens: {}, examples: []}
 encoding: {rows: 0, kinds: {mojibake: 0}, examples: []}
 personal_data: {rows: 0, kinds: {email: 0, secret_key: 0}, examples: []}
 ids: {missing: 0, duplicate: 0}
+unused_columns: {}
+ignored_keys: {}
+named_columns: {}
+template: {refused: {}, left_out: {}}
 estimate:
   {rows: 5000, turns: 5000, mean_output_tokens: 382.28, output_tokens: 1911403,
    assumption: as long as the normal responses, tokens_per_s: 1500.0, gpus: 1, gpu_hours: 0.354,

@@ -11,6 +11,13 @@ from workflow_scripts.config.audit import Audit
 from workflow_scripts.texts.classes import CLASS_TEXT, TRIVIAL
 
 FEW_ROWS = 100  # of a source or part that say nothing by themselves
+SHOWN = 3  # columns or refusals told in a finding
+# Names of columns that belong to a question more often than not.
+QUESTION_PARTS = {
+    "context", "passage", "passages", "document", "documents", "article", "background",
+    "paragraph", "choices", "options", "examples", "hint", "hints", "input", "inputs", "code",
+    "table", "schema", "premise", "hypothesis", "story", "problem", "constraints",
+}  # fmt: skip
 LEVELS = ("worthless", "suspicious", "note")
 
 
@@ -170,6 +177,60 @@ def rejected_lines(grounds: Grounds) -> Iterator[Finding]:
     )
 
 
+def template_refused(grounds: Grounds) -> Iterator[Finding]:
+    rows = grounds.report["reject_reasons"].get("template_refused", 0)
+    words = "; ".join(
+        f"{n:,} x {what}" for what, n in _first(grounds.report["template"]["refused"])
+    )
+    example = grounds.report["reject_examples"].get("template_refused", "").split(": ", 1)[0]
+    text = f"{_some(rows, 'row is', 'rows are')} refused by the chat template ({words}). Change "
+    text += "the rows, or set model.chat_template to one that takes them."
+    yield grounds.finding("template_refused", "suspicious", rows, text, [example])
+
+
+def left_out_by_template(grounds: Grounds) -> Iterator[Finding]:
+    for kind, told in grounds.report["template"]["left_out"].items():
+        rows = told["rows"]
+        text = f"{_some(rows, 'row has', 'rows have')} {kind}, which the chat template never "
+        text += "writes: the model does not see them. Set model.chat_template to one that does."
+        yield grounds.finding("left_out_by_template", "suspicious", rows, text, told["examples"])
+
+
+def unused_columns(grounds: Grounds) -> Iterator[Finding]:
+    """Columns with a text of each row's own, which could be part of the question."""
+    columns = grounds.report["unused_columns"]
+    texts = {name: told for name, told in columns.items() if told["text"] and told["varies"]}
+    if not texts:
+        return
+    ordered = sorted(texts.items(), key=lambda item: -item[1]["mean_chars"])
+    accepted = max(grounds.report["accepted"], 1)
+    told = ", ".join(
+        f"`{name}` ({100 * one['rows'] / accepted:.0f} % of the rows, e.g. {one['example'][:60]!r})"
+        for name, one in ordered[:SHOWN]
+    )
+    if len(ordered) > SHOWN:
+        told += f" and {len(ordered) - SHOWN} more"
+    text = f"No rule uses {told}. If they belong to the question, name them in "
+    text += "audit.columns.prompt."
+    known = QUESTION_PARTS & {name.lower() for name in texts}
+    rows = max(one["rows"] for one in texts.values())
+    level = "suspicious" if known else "note"
+    examples = [one["where"] for _, one in ordered[:NAMED]]
+    yield grounds.finding("unused_columns", level, rows, text, examples)
+
+
+def missing_columns(grounds: Grounds) -> Iterator[Finding]:
+    named = grounds.report["named_columns"]
+    missing = ", ".join(f"`{path}`" for path, rows in named.items() if not rows)
+    lines = grounds.report["accepted"] + grounds.report["rejected"]
+    text = f"audit.columns names {missing}, which no row has."
+    yield grounds.finding("missing_columns", "suspicious", lines if missing else 0, text, [])
+
+
+def _first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return list(counts.items())[:SHOWN]
+
+
 def over_context(grounds: Grounds) -> Iterator[Finding]:
     context = grounds.report["context"]
     over, limit = context["over"], context["limit"] or 0
@@ -246,6 +307,10 @@ LOOKS: tuple[Callable[[Grounds], Iterator[Finding]], ...] = (
     reasoning_only,
     short_responses,
     rejected_lines,
+    template_refused,
+    left_out_by_template,
+    unused_columns,
+    missing_columns,
     over_context,
     duplicate_prompts,
     scanned_texts,

@@ -27,6 +27,7 @@ from workflow_scripts.model.prompts import Prompts
 TOP = 10  # repeated responses shown
 PARTS = 20  # equal parts of the input, in its order
 TENTHS = 10  # of one source
+REFUSALS = 20  # different words of a chat template that refuses rows
 GUESSED_TOKENS = 1024.0  # of an answer where the old ones tell nothing
 
 
@@ -94,6 +95,16 @@ def build(
         "columns": {
             source: dict(sorted(part.columns().items()))
             for source, part in evidence.per_source.items()
+        },
+        "unused_columns": found.keys.as_dict(),
+        "ignored_keys": dict(found.keys.ignored.most_common()),
+        "named_columns": dict(sorted(found.keys.named.items())),
+        "template": {
+            "refused": dict(found.refused.most_common(REFUSALS)),
+            "left_out": {
+                kind: {"rows": rows, "examples": found.examples.get(f"left out: {kind}", [])}
+                for kind, rows in found.left_out.most_common()
+            },
         },
         "prompts": _prompts(evidence),
         "scripts": _counts(frame, "script"),

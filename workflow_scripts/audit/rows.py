@@ -11,7 +11,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from workflow_scripts.audit.keys import at_path
 from workflow_scripts.audit.lengths import RowLengths, UncountedRow
+from workflow_scripts.audit.patterns import Patterns
 from workflow_scripts.audit.tally import Tally
 from workflow_scripts.audit.turns import REMEMBERED, AssistantTurns, as_turn
 from workflow_scripts.config.sections import Config
@@ -58,7 +60,10 @@ class PartReader:
         self.prompts = prompts
         self.folder = folder
         self.columns = FOUND if config.audit.columns == FOUND else config.audit.columns
+        named = {path for path in vars(config.audit.columns).values() if isinstance(path, str)}
+        self.named = sorted(named)
         self.turns = AssistantTurns(prompts)
+        self.patterns = Patterns(prompts)
         self.detokenizer = Detokenizer(prompts)
         self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
         self.lengths = RowLengths(prompts, large)
@@ -89,7 +94,10 @@ class PartReader:
         if record is None:
             reason, message = line.reject or ("invalid_json", "")
             raise Reject(reason, message)
-        found.shapes[tuple(record), tuple(map(type, record.values()))] += 1
+        names = tuple(record)
+        found.shapes[names, tuple(map(type, record.values()))] += 1
+        for path in self.named:
+            found.keys.named[path] += at_path(record, path) is not None
         audit, response_ids = self.config.audit, None
         if is_tokenized(record, audit.columns):
             told = self.detokenizer.conversation(record, audit.columns)
@@ -101,6 +109,11 @@ class PartReader:
             conversation = read_conversation(record, audit.rules, self.columns)
         if conversation.used:
             found.rules.update(set(conversation.used))
+        where = f"{line.source}:{line.line}"
+        found.keys.see(record, names, conversation.taken, conversation.ignored, where)
+        for kind in self._left_out(conversation, found):
+            found.left_out[kind] += 1
+            found.note(f"left out: {kind}", where)
         messages = [turn.as_dict() for turn in conversation.turns]
         responses = conversation.responses()
         last = responses[-1]
@@ -140,6 +153,13 @@ class PartReader:
             row["response_tokens"] = len(response_ids)
         response = self.turns.text(last) if response_ids is None else None
         return UncountedRow(row, response, "\n".join(asked).replace(MASK, ""))
+
+    def _left_out(self, conversation: Conversation, found: Tally) -> tuple[str, ...]:
+        try:
+            return self.patterns.check(conversation)
+        except Reject as reject:
+            found.refused[reject.message] += 1
+            raise
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:
         """A short response as `repeated` compares it, and with its numbers as 0."""

@@ -3,8 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from workflow_scripts.audit.keys import Keys
 from workflow_scripts.input.lines import Counts
 
+COUNTERS = (
+    "rejects", "rules", "damage", "personal", "control", "tokenized", "shapes", "refused",
+    "left_out",
+)  # fmt: skip
 EXAMPLES = 5  # rows named for a finding, per part
 
 
@@ -25,6 +30,9 @@ class Tally:
     control: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     tokenized: Counter[str] = field(default_factory=Counter)
+    keys: Keys = field(default_factory=Keys)
+    refused: Counter[str] = field(default_factory=Counter)  # rows by the chat template's words
+    left_out: Counter[str] = field(default_factory=Counter)  # rows by what it never writes
 
     def note(self, name: str, where: str) -> None:
         known = self.examples.setdefault(name, [])
@@ -44,7 +52,8 @@ class Tally:
         for name in ("lines", "blank", "bytes"):
             total = getattr(self.lines, name) + getattr(other.lines, name)
             setattr(self.lines, name, total)
-        for name in ("rejects", "rules", "damage", "personal", "control", "tokenized", "shapes"):
+        self.keys.add(other.keys)
+        for name in COUNTERS:
             getattr(self, name).update(getattr(other, name))
         for reason, example in other.reject_examples.items():
             self.reject_examples.setdefault(reason, example)

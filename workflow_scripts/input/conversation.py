@@ -20,11 +20,14 @@ class Conversation:
     """An optional system turn, then user and assistant turns in strict alternation, ending with
     an assistant turn (content None where the input has no response). Before an assistant turn
     there can be assistant turns that call tools, each with its tool turns. `used` names the
-    declared rules that were applied."""
+    declared rules that were applied; `taken` the record's keys that they used; `ignored` the keys
+    below its messages that nothing reads."""
 
     turns: list[Turn]
     used: list[str] = field(default_factory=list)
     given: Given = NOTHING
+    taken: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
 
     def responses(self) -> list[Turn]:
         """The assistant turns that are asked."""

@@ -13,6 +13,7 @@ from tests.made.conversations import (
     HI,
     KEEP,
     NO_COLUMNS,
+    READ_CALL,
     RULES,
     assistant,
     reason,
@@ -86,7 +87,7 @@ def test_tool_turns_can_be_kept() -> None:
     found = read_conversation(record, KEEP)
     assert [turn.as_dict() for turn in found.turns] == [
         {"role": "user", "content": "2+2?"},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [READ_CALL]},
         {"role": "tool", "content": '{"sum":4}', "name": "add", "tool_call_id": "c1"},
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "Sure?"},

@@ -14,6 +14,7 @@ NO_COLUMNS = Columns()
 
 HI: list[tuple[str, str | None]] = [("user", "hi"), ("assistant", "hello")]
 CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+READ_CALL = {"type": "function", "function": {"name": "add", "arguments": {}}}  # as it is read
 
 
 def user(text: Any) -> dict[str, Any]:

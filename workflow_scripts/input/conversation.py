@@ -66,7 +66,9 @@ def read_conversation(
     """
     told = Told()
     if columns is FOUND and (turns := _plain(record)):
-        _split_reasoning(turns[1], rules, told)
+        text = turns[1].content or ""
+        if "think>" in text or text.lstrip()[:1] in ("<", "["):
+            _split_reasoning(turns[1], rules, told)
         return Conversation(turns, told.used, NOTHING, PLAIN)
     check_columns(record)
     row = Record(record, columns, MessageReader(rules, told), told)
@@ -117,7 +119,7 @@ def _plain(record: dict[str, Any]) -> list[Turn] | None:
         return None
     if not (_is_unicode(asked) and _is_unicode(answer)):
         return None
-    if mark_in(asked) or any(map(is_file, record.values())):
+    if mark_in(asked) or (len(record) > 1 and any(map(is_file, record.values()))):
         return None
     return [Turn("user", asked), Turn("assistant", answer)]
 

@@ -57,6 +57,8 @@ def read_turns(record: Record) -> list[Turn]:
     choices = join_choices(record, turns, joins)
     if record.columns.response or found.asks:
         turns = with_response(record, turns, found.key, choices)
+    if "instances" in record.taken and "output" not in record.taken:  # another response won
+        record.told.ignore(record.values, record.values.keys() - {"output"}, "instances[]")
     return _with_system(record, turns)
 
 
@@ -120,7 +122,9 @@ def _take_instance(record: Record, given: list[Any]) -> None:
         known = {key: first[key] for key in ("input", "output") if key in first}
         record.values = {**record.values, **known}
         record.take("instances")
-        record.told.ignore(first, known, "instances[]")
+        for item in given:
+            if isinstance(item, dict):
+                record.told.ignore(item, known if item is first else (), "instances[]")
         if len(given) > 1:
             record.told.used.append("first_instance_taken")
 

@@ -31,15 +31,16 @@ def check_columns(record: dict[str, Any], where: str = "") -> None:
     """Reject a record, or a message at `where`, with a column that holds what is no text: one of
     `MEDIA_COLUMNS`, or a file as tables hold it."""
     for key, value in record.items():
-        if (key in MEDIA_COLUMNS or (not where and is_file(value))) and holds(value):
+        file = not where and isinstance(value, dict | list) and is_file(value)
+        if (file or key in MEDIA_COLUMNS) and holds(value):
             place = f"{where}.{key}" if where else f"the column `{key}`"
             raise Reject("not_text", f"{place} holds an image, audio, video or file, not text")
 
 
 def is_file(value: Any) -> bool:
     """Whether a value is a file as tables hold it, an object of bytes and path, or a list of it."""
-    if isinstance(value, list):
-        value = value[0] if value else None
+    if isinstance(value, list) and value:
+        value = value[0]
     return isinstance(value, dict) and "bytes" in value and "path" in value
 
 

@@ -66,21 +66,21 @@ def join_context(record: Record, turns: list[Turn], joins: str) -> None:
     it, or after it beside an instruction. A context that the turns hold already is not joined."""
     texts = []
     for name in CONTEXT_COLUMNS:
-        value = record.values.get(name)
+        if (value := record.values.get(name)) is None:
+            continue
         known = Told()
-        text = None if value is None else joined_text(value, name, known)
+        text = joined_text(value, name, known)
         if text is None:
             continue
         if not text.strip():
             record.take(name)
-        elif _is_held(text, turns):
-            record.told.used.append("context_in_prompt")
-            record.take(name)
-        elif joins:
-            record.told.used.append("context_joined")
+            continue
+        held = _is_held(text, turns)
+        if held or joins:
+            record.told.used.append("context_in_prompt" if held else "context_joined")
             record.told.ignored |= known.ignored
             record.take(name)
-            texts.append(text)
+            texts += [] if held else [text]
     if texts:
         asked = turns[-1].content or ""
         parts = [*texts, asked] if joins == "before" else [asked, *texts]
@@ -141,7 +141,8 @@ def join_choices(record: Record, turns: list[Turn], joins: str) -> Choices:
     """Write the choices after the question, the last turn, a lettered line each, unless it has them
     already. Returns them."""
     for name in CHOICE_COLUMNS:
-        value = record.values.get(name)
+        if (value := record.values.get(name)) is None:
+            continue
         known = Told()
         found = choices_of(from_json(value), name, known)
         if not found:

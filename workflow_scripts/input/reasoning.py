@@ -45,12 +45,15 @@ def reasoning_of(item: dict[str, Any], where: str, told: Told) -> tuple[str | No
     Raises:
         Reject: it is neither text nor a switch.
     """
-    read = set()
-    for key in REASONING_KEYS:
+    read: set[str] = set()
+    for key in (key for key in REASONING_KEYS if key in item):
         if is_nothing(value := item.get(key)):
             continue
-        read.add(key)
-        if text := trace(value, f"{where}.{key}" if where else key, told):
+        rules = len(told.used)
+        text = trace(value, f"{where}.{key}" if where else key, told)
+        if text or len(told.used) > rules:  # one that holds nothing is listed as ignored
+            read.add(key)
+        if text:
             return text, read
     return None, read
 

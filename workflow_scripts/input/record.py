@@ -47,7 +47,7 @@ class Record:
         """The first of the columns that holds something, with its value. Those before it are empty,
         and that is all that there is to know of them."""
         for name in names:
-            if not is_nothing(value := self.take(name)):
+            if (name in self.values or "." in name) and not is_nothing(value := self.take(name)):
                 return name, value
         return None
 

@@ -11,6 +11,7 @@ from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
 from workflow_scripts.input.values import Told, from_json, is_nothing, kind_of, without_nulls
 
+CALL_KEYS = frozenset({"tool_calls", "function_call"})
 RESPONSES = re.compile(r"\s*(?:<tool_response>.*?</tool_response>\s*)+\Z", re.DOTALL)
 RESPONSE = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 
@@ -18,6 +19,8 @@ RESPONSE = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 def calls_of(item: dict[str, Any]) -> Any:
     """The calls of a message, None where it has none: a list, its text in JSON, or the one call
     that messages had before `tool_calls`."""
+    if CALL_KEYS.isdisjoint(item):
+        return None
     calls = item.get("tool_calls")
     decoded = from_json(calls)
     if decoded is calls and isinstance(calls, list):

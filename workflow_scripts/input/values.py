@@ -40,8 +40,8 @@ def is_nothing(value: Any) -> bool:
 
 def value_at(values: dict[str, Any], path: str) -> Any:
     """A column's value, None where there is none; a dotted name reaches into objects."""
-    if path in values:
-        return values[path]
+    if path in values or "." not in path:
+        return values.get(path)
     value: Any = values
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

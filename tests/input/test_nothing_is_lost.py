@@ -8,7 +8,7 @@ import orjson
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.made.conversations import KEEP, RULES
+from tests.made.conversations import ALL, KEEP, RULES
 from workflow_scripts.config.audit import Columns, Rules
 from workflow_scripts.input.conversation import FOUND, Conversation, read_conversation
 from workflow_scripts.input.ids import user_id
@@ -191,7 +191,7 @@ def is_listed(path: Path, record: dict[str, Any], found: Conversation) -> bool:
     return path[0] not in found.taken or not found.ignored.isdisjoint(names)
 
 
-@given(RECORD, st.sampled_from([RULES, KEEP, Rules(tool_turns="regenerate")]), COLUMNS)
+@given(RECORD, st.sampled_from([RULES, KEEP, ALL]), COLUMNS)
 def test_every_key_counts_or_is_listed(
     record: dict[str, Any], rules: Rules, columns: Columns
 ) -> None:

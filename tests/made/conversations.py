@@ -10,6 +10,7 @@ from workflow_scripts.input.reject import Reject
 
 RULES = Rules()
 KEEP = Rules(tool_turns="keep")
+ALL = Rules(tool_turns="regenerate")
 NO_COLUMNS = Columns()
 
 HI: list[tuple[str, str | None]] = [("user", "hi"), ("assistant", "hello")]

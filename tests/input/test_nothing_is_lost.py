@@ -1,10 +1,10 @@
 """Whatever key is deleted from a row, something that is told of the row changes."""
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -61,8 +61,8 @@ FUNCTION = made(
     st.fixed_dictionaries({"name": st.just("f"), "parameters": st.just({"enum": [None, "a"]})})
 )
 TOOL = FUNCTION | made(st.fixed_dictionaries({"type": st.just("function"), "function": FUNCTION}))
-TOOLS = TOOL | st.lists(TOOL, min_size=1, max_size=2)
-TOOLS |= TOOLS.map(lambda tools: orjson.dumps(tools).decode())
+TOOLS: st.SearchStrategy[Any] = TOOL | st.lists(TOOL, min_size=1, max_size=2)
+TOOLS |= TOOLS.map(json.dumps)
 DOCUMENTS = st.lists(WORD | made(st.fixed_dictionaries({"text": WORD})), min_size=1, max_size=2)
 USER = made(st.fixed_dictionaries({"role": st.just("user"), "content": CONTENT}))
 SYSTEM = made(
@@ -182,12 +182,11 @@ def told(record: dict[str, Any], rules: Rules, columns: Columns) -> Any:
     )
 
 
-def is_listed(path: Path, record: dict[str, Any], found: Conversation) -> bool:
+def is_listed(path: Path, found: Conversation) -> bool:
     """Whether a key is told as unused or ignored, by itself or with what it stands in."""
-    names = []
-    for n, key in enumerate(path):
-        name = f"[{key}]" if isinstance(key, int) else f".{key}" if n else key
-        names.append((names[-1] if names else "") + ("[]" if isinstance(key, int) else name))
+    names = [str(path[0])]
+    for key in path[1:]:
+        names.append(names[-1] + ("[]" if isinstance(key, int) else f".{key}"))
     return path[0] not in found.taken or not found.ignored.isdisjoint(names)
 
 
@@ -205,5 +204,5 @@ def test_every_key_counts_or_is_listed(
     for path in places(record):
         if path[-1] == "type":  # tells the shape of what stands beside it
             continue
-        if not is_listed(path, record, found):
+        if not is_listed(path, found):
             assert told(without(record, path), rules, columns) != before, path

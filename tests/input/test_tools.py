@@ -64,7 +64,8 @@ def test_tools_under_a_system_message() -> None:
 
 
 def test_the_first_column_that_holds_something_counts() -> None:
-    for empty in (None, [], "", " ", "[]", {}):
+    nothing: list[Any] = [None, [], "", " ", "[]", {}]
+    for empty in nothing:
         found = read({"messages": CHAT, "tools": empty})
         assert found.given.tools is None
         assert read({"messages": CHAT, "functions": [TOOL], "tools": empty}).given.tools == (

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from workflow_scripts.input.calls_in_text import arguments_of, call_of, calls_in
+from workflow_scripts.input.calls_in_text import arguments_of, calls_in
 from workflow_scripts.input.contents import is_media, text_of
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
@@ -79,12 +79,17 @@ def spelled_calls(content: Any, where: str) -> list[Any]:
 
 
 def told_calls(value: Any) -> bool:
-    """Whether a response's value is a list of calls, or one: each with a name and arguments."""
+    """Whether a response's value is a list of calls, or one: each with a name, and arguments or
+    within `function`."""
     calls = value if isinstance(value, list) else [value]
-    return bool(calls) and all(
-        isinstance(call, dict) and ("arguments" in call or "function" in call) and call_of(call)
-        for call in calls
-    )
+    return bool(calls) and all(map(_is_call, calls))
+
+
+def _is_call(value: Any) -> bool:
+    if not isinstance(value, dict) or not ("arguments" in value or "function" in value):
+        return False
+    function = value.get("function", value)
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def unfolded(turns: list[Turn], told: Told) -> list[Turn]:

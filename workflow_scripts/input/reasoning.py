@@ -20,7 +20,7 @@ INSIDE = ("text", "content", "thinking", "reasoning", "summary")  # where an obj
 SWITCHES = frozenset(
     {"on", "off", "true", "false", "yes", "no", "none", "null", "auto", "default", "adaptive"}
     | {"low", "medium", "high", "minimal", "max", "xhigh", "interleaved", "detailed", "concise"}
-    | {"enabled", "disabled", "enable", "disable", "0", "1", "think", "thinking", "nothink"}
+    | {"enabled", "disabled", "enable", "disable", "think", "thinking", "nothink"}
     | {"no_think", "/think", "/no_think"}
 )
 # How families of models open and close their reasoning.

@@ -33,7 +33,8 @@ def test_plain_rows_are_read_as_any_other() -> None:
         record = {"messages": [user("2+2?"), assistant(answer)], "id": 3}
         short = read_conversation(record, RULES)
         long = read_conversation(record, RULES, Columns())
-        assert (short.turns, short.used) == (long.turns, long.used), answer
+        assert (short.turns, short.used, short.given) == (long.turns, long.used, long.given), answer
+        assert short.taken & record.keys() == long.taken and short.ignored == long.ignored
 
 
 def test_system_turns() -> None:

@@ -17,6 +17,7 @@ from tests.made.conversations import (
     user,
 )
 from workflow_scripts.config.audit import Rules
+from workflow_scripts.input.conversation import read_conversation
 from workflow_scripts.input.messages import MessageReader
 from workflow_scripts.input.turn import Turn
 from workflow_scripts.input.values import Told
@@ -67,8 +68,17 @@ def test_messages_with_both_spellings() -> None:
     assert read([{**both, "from": None}], "conversations") == [Turn("user", "hello")]
 
 
-def test_other_keys_are_ignored() -> None:
+def test_other_keys_are_ignored_and_listed() -> None:
     assert read([{**assistant("hello"), "weight": 0, "train": False}]) == [Turn(*HI[1])]
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    chat = [{**user([part]), "name": "Ann"}, assistant("hello", weight=1, name="", refusal=None)]
+    found = read_conversation({"messages": chat, "source": "x"}, RULES)
+    assert [(turn.role, turn.content) for turn in found.turns] == HI
+    parts = "messages[].content[].cache_control"
+    assert found.ignored == {parts, "messages[].name", "messages[].weight"}
+    assert found.taken == {"messages"}
+    both = [{"from": "human", "value": "hi", "role": "user"}, {"from": "gpt", "value": "hello"}]
+    assert read_conversation({"conversations": both}, RULES).ignored == {"conversations[].role"}
 
 
 # ---- lists and contents ----

@@ -61,6 +61,9 @@ def test_tools_under_a_system_message() -> None:
     assert both.given.tools is not None
     assert [tool["function"]["name"] for tool in both.given.tools] == ["snow"]
     assert both.ignored == {"messages[].tools"}
+    renamed = {"role": "system", "content": "Be brief.", "functions": [FUNCTION]}
+    both = read({"messages": [renamed, *CHAT], "tools": [TOOL]})
+    assert both.ignored == {"messages[].functions"}
 
 
 def test_the_first_column_that_holds_something_counts() -> None:

@@ -80,7 +80,8 @@ def read_conversation(
         if tools is None:
             tools = tools_of(value, place, told)
         else:
-            told.ignore({"tools": value}, (), place.rsplit(".", 1)[0])
+            where, _, key = place.rpartition(".")
+            told.ignore({key: value}, (), where)
     for path in (columns.id,) if columns.id else ID_COLUMNS:
         row.take(path)
     turns = _ordered(unfolded(turns, told), rules, told)

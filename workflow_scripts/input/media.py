@@ -9,8 +9,8 @@ _FORMS = ("", "s", "_path", "_paths", "_url", "_urls", "_file", "_files", "_byte
 # Columns of a record and keys of a message or part that hold what is no text.
 MEDIA_COLUMNS = frozenset(
     {f"{kind}{form}" for kind in ("image", "audio", "video", "input_audio") for form in _FORMS}
-    | {"img", "imgs", "img_path", "picture", "pictures", "photo", "photos", "frames"}
-    | {"speech", "waveform", "pixel_values", "pixel_values_videos", "image_grid_thw"}
+    | {"img", "imgs", "img_path", "picture", "pictures", "photo", "photos"}
+    | {"waveform", "pixel_values", "pixel_values_videos", "image_grid_thw"}
     | {"input_features", "input_values", "attachment", "attachments", "pdf", "pdfs"}
 )
 # A part's types: image_url, input_image, input_audio, file and the like.

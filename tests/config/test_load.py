@@ -129,6 +129,8 @@ def changed(values: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
         at = at.setdefault(part, {})
     at[key] = value
     copy["engine"]["rehearsal"] |= name == "engine.rehearsal_tokens"
+    if name == "audit.columns.prompt_template":
+        at |= {"prompt": "q", key: "{q}"}
     if name == "engine.kind":
         copy["engine"]["urls"] = []
     return copy

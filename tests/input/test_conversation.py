@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made.conversations import (
+    ALL,
     CALL,
     HI,
     KEEP,
     NO_COLUMNS,
+    READ_CALL,
     RULES,
     assistant,
     reason,
@@ -21,7 +23,7 @@ from tests.made.conversations import (
 )
 from tests.made.strategies import JSON
 from workflow_scripts.config.audit import Columns, Rules
-from workflow_scripts.input.conversation import read_conversation
+from workflow_scripts.input.conversation import PLAIN, read_conversation
 from workflow_scripts.input.reject import Reject
 
 
@@ -31,7 +33,8 @@ def test_plain_rows_are_read_as_any_other() -> None:
         record = {"messages": [user("2+2?"), assistant(answer)], "id": 3}
         short = read_conversation(record, RULES)
         long = read_conversation(record, RULES, Columns())
-        assert (short.turns, short.used) == (long.turns, long.used), answer
+        assert (short.turns, short.used, short.given) == (long.turns, long.used, long.given), answer
+        assert short.taken & record.keys() == long.taken and short.ignored == long.ignored
 
 
 def test_system_turns() -> None:
@@ -86,7 +89,7 @@ def test_tool_turns_can_be_kept() -> None:
     found = read_conversation(record, KEEP)
     assert [turn.as_dict() for turn in found.turns] == [
         {"role": "user", "content": "2+2?"},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [READ_CALL]},
         {"role": "tool", "content": '{"sum":4}', "name": "add", "tool_call_id": "c1"},
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "Sure?"},
@@ -178,16 +181,39 @@ MESSAGE = st.dictionaries(
     ROLE | st.text() | st.just([CALL]),
 )
 KEYS = ["messages", "conversations", "conversation", "turns", "data", "prompt", "response"]
+KEYS += ["instruction", "input", "history", "chosen", "system", "tools", "documents", "context"]
+KEYS += ["choices", "answers", "answer", "reasoning", "instances", "image", "id", "x"]
+LIST = st.lists(MESSAGE | JSON, max_size=5)
+SHAPE = st.dictionaries(
+    st.sampled_from(
+        ["text", "label", "title", "sentences", "content", "name", "A", "bytes", "path"]
+    ),
+    JSON | st.lists(st.text()),
+)
 RECORD = st.dictionaries(
-    st.sampled_from([*KEYS, "instruction", "input", "history", "chosen", "system", "x"]),
-    JSON | st.lists(MESSAGE | JSON, max_size=5) | st.lists(st.text() | st.lists(st.text())),
-    max_size=4,
+    st.sampled_from(KEYS),
+    JSON
+    | LIST
+    | LIST.map(json.dumps)
+    | SHAPE
+    | st.lists(SHAPE)
+    | st.lists(st.text() | st.lists(st.text())),
+    max_size=5,
 )
 FORCED = st.sampled_from([None, "x", "x.y", "messages", "prompt"])
-COLUMNS = st.builds(Columns, messages=FORCED, prompt=FORCED, response=FORCED, system=FORCED)
+COLUMNS = st.builds(
+    Columns,
+    messages=FORCED,
+    prompt=FORCED | st.just(["x", "prompt"]),
+    response=FORCED,
+    system=FORCED,
+    tools=FORCED,
+    documents=FORCED,
+    id=FORCED,
+)
 
 
-@given(RECORD, COLUMNS | st.just(NO_COLUMNS), st.sampled_from([RULES, KEEP]))
+@given(RECORD, COLUMNS | st.just(NO_COLUMNS), st.sampled_from([RULES, KEEP, ALL]))
 def test_any_record_is_accepted_whole_or_rejected(
     record: dict[str, Any], columns: Columns, rules: Rules
 ) -> None:
@@ -198,8 +224,11 @@ def test_any_record_is_accepted_whole_or_rejected(
         return
     found = conversation.turns
     roles = "".join("c" if turn.tool_calls else turn.role[0] for turn in found)
-    assert re.fullmatch("s?(u(ct+)*a)+", roles), roles
+    last = "c" if rules is ALL else ""
+    assert re.fullmatch(f"s?(u(ct+)*a)*(u(ct+)*[a{last}])", roles), roles
+    assert conversation.taken <= record.keys() or conversation.taken == PLAIN
     assert conversation.responses()[-1] is found[-1]
     asked = [turn for turn in found if turn.role != "assistant"]
     assert all(turn.content is not None for turn in asked)
     json.dumps([turn.as_dict() for turn in found])
+    conversation.given.columns()

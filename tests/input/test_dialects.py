@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.made.conversations import HI, NO_COLUMNS, RULES, assistant, reason, rejected, user
+from tests.made.conversations import HI, RULES, assistant, reason, rejected, user
 from workflow_scripts.config.audit import Columns
 from workflow_scripts.input.dialects import read_turns
+from workflow_scripts.input.messages import MessageReader
+from workflow_scripts.input.record import Record
 from workflow_scripts.input.turn import Turn
+from workflow_scripts.input.values import Told
 
 Pairs = list[tuple[str, str | None]]
 SHAREGPT = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
@@ -15,14 +18,19 @@ MESSAGES = [user("hi"), assistant("hello")]
 TWICE = [*HI, ("user", "bye"), ("assistant", "ciao")]
 
 
-def read(record: dict[str, Any], **columns: str) -> Pairs:
-    return [(turn.role, turn.content) for turn in read_turns(record, RULES, Columns(**columns), [])]
+def opened(values: dict[str, Any], **columns: Any) -> Record:
+    told = Told()
+    return Record(values, Columns(**columns), MessageReader(RULES, told), told)
 
 
-def used(record: dict[str, Any]) -> list[str]:
-    found: list[str] = []
-    read_turns(record, RULES, NO_COLUMNS, found)
-    return found
+def read(values: dict[str, Any], **columns: Any) -> Pairs:
+    return [(turn.role, turn.content) for turn in read_turns(opened(values, **columns))]
+
+
+def used(values: dict[str, Any]) -> list[str]:
+    record = opened(values)
+    read_turns(record)
+    return record.told.used
 
 
 # ---- each form ----
@@ -96,9 +104,9 @@ def test_reasoning_beside_a_response() -> None:
     for name in ("reasoning_content", "reasoning", "thinking", "reasoning_text", "thought"):
         record = {"prompt": "hi", "response": "hello", name: "They greet."}
         answer = Turn("assistant", "hello", "They greet.")
-        assert read_turns(record, RULES, NO_COLUMNS, [])[1:] == [answer]
+        assert read_turns(opened(record))[1:] == [answer]
     del record["response"]
-    assert read_turns(record, RULES, NO_COLUMNS, [])[1:] == [Turn("assistant", None, "They greet.")]
+    assert read_turns(opened(record))[1:] == [Turn("assistant", None, "They greet.")]
 
 
 def test_the_first_instance_of_an_instruction_counts() -> None:
@@ -174,7 +182,7 @@ def test_forced_columns() -> None:
     assert read(record, messages="chat", prompt="rules") == HI
     names = {"prompt": "meta.question", "response": "meta.old.answer"}
     names |= {"system": "rules", "reasoning": "meta.old.why"}
-    assert read_turns(record, RULES, Columns(**names), []) == [
+    assert read_turns(opened(record, **names)) == [
         Turn("system", "Be short."),
         Turn("user", "hi"),
         Turn("assistant", "hello", "They greet."),
@@ -186,7 +194,7 @@ def test_forced_columns() -> None:
 def test_a_named_column_is_the_only_one() -> None:
     record = {"prompt": "hi", "response": "x", "system": "x", "reasoning": "x", "old": "hello"}
     names = {"response": "old", "system": "none", "reasoning": "none"}
-    assert read_turns(record, RULES, Columns(**names), [])[1:] == [Turn("assistant", "hello")]
+    assert read_turns(opened(record, **names))[1:] == [Turn("assistant", "hello")]
     assert read(record, **names) == HI
     assert read(record, response="none", system="none", reasoning="none") == HI[:1]
 

@@ -4,14 +4,27 @@ from typing import Any
 
 import pytest
 
-from tests.made.conversations import CALL, HI, KEEP, RULES, assistant, reason, rejected, turns, user
+from tests.made.conversations import (
+    CALL,
+    HI,
+    KEEP,
+    READ_CALL,
+    RULES,
+    assistant,
+    reason,
+    rejected,
+    turns,
+    user,
+)
 from workflow_scripts.config.audit import Rules
+from workflow_scripts.input.conversation import read_conversation
 from workflow_scripts.input.messages import MessageReader
 from workflow_scripts.input.turn import Turn
+from workflow_scripts.input.values import Told
 
 
 def read(messages: Any, key: str = "messages", rules: Rules = RULES) -> list[Turn]:
-    return MessageReader(rules, []).turns(messages, key)
+    return MessageReader(rules, Told()).turns(messages, key)
 
 
 # ---- roles ----
@@ -32,9 +45,9 @@ def test_roles(role: str) -> None:
 
 
 def test_a_developers_turn_is_told() -> None:
-    used: list[str] = []
-    MessageReader(RULES, used).turns([{"role": "developer", "content": "Be short."}], "messages")
-    assert used == ["developer_as_system"]
+    told = Told()
+    MessageReader(RULES, told).turns([{"role": "developer", "content": "Be short."}], "messages")
+    assert told.used == ["developer_as_system"]
 
 
 def test_an_unknown_role_is_never_guessed() -> None:
@@ -55,8 +68,17 @@ def test_messages_with_both_spellings() -> None:
     assert read([{**both, "from": None}], "conversations") == [Turn("user", "hello")]
 
 
-def test_other_keys_are_ignored() -> None:
+def test_other_keys_are_ignored_and_listed() -> None:
     assert read([{**assistant("hello"), "weight": 0, "train": False}]) == [Turn(*HI[1])]
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    chat = [{**user([part]), "name": "Ann"}, assistant("hello", weight=1, name="", refusal=None)]
+    found = read_conversation({"messages": chat, "source": "x"}, RULES)
+    assert [(turn.role, turn.content) for turn in found.turns] == HI
+    parts = "messages[].content[].cache_control"
+    assert found.ignored == {parts, "messages[].name", "messages[].weight"}
+    assert found.taken == {"messages"}
+    both = [{"from": "human", "value": "hi", "role": "user"}, {"from": "gpt", "value": "hello"}]
+    assert read_conversation({"conversations": both}, RULES).ignored == {"conversations[].role"}
 
 
 # ---- lists and contents ----
@@ -137,7 +159,7 @@ def test_results_of_tools(role: str) -> None:
 
 def test_the_one_call_that_messages_had_before() -> None:
     legacy = assistant(None, function_call={"name": "add", "arguments": "{}"})
-    assert read([legacy], rules=KEEP) == [Turn("assistant", None, tool_calls=[CALL])]
+    assert read([legacy], rules=KEEP) == [Turn("assistant", None, tool_calls=[READ_CALL])]
     assert reason({"messages": [user("2+2?"), legacy]}) == "tool_turn"
 
 

@@ -25,7 +25,7 @@ from tests.made.tokenized_rows import (
 )
 from workflow_scripts.config.audit import Columns
 from workflow_scripts.input.reject import Reject
-from workflow_scripts.input.tokenized import Detokenizer, Tokenized, is_tokenized
+from workflow_scripts.input.tokenized import Detokenizer, Tokenized, is_tokenized, tokenized_columns
 from workflow_scripts.model.prompts import Message, Prompts
 
 
@@ -61,6 +61,25 @@ def test_named_columns_are_the_only_ones() -> None:
     with pytest.raises(Reject, match="no column labels_2") as caught:
         read(row, columns=Columns(input_ids="ids", labels="labels_2"))
     assert caught.value.reason == "no_mask"
+
+
+def test_columns_that_count() -> None:
+    """Each column that is told as read changes something where it is deleted; no other does."""
+    row = masked((ASKED, 0), ([*b"ok", IM_END, 10, 10], 1))
+    row |= {"attention_mask": [1] * (len(row["input_ids"]) - 1) + [0], "source": "x", "id": 3}
+    whole = read(row)
+    for name in ("source", "attention_mask", "loss_mask", "input_ids"):
+        rest = {key: value for key, value in row.items() if key != name}
+        try:
+            changed = read(rest) != whole
+        except Reject:
+            changed = True
+        assert changed == (name in tokenized_columns(Columns())), name
+    named = tokenized_columns(Columns(input_ids="ids", labels="l", id="meta.id"))
+    assert named == {"ids", "attention_mask", "l", "meta.id"}
+    with pytest.raises(Reject, match="`pixel_values` holds an image"):
+        read({**row, "pixel_values": [[0.5]]})
+    assert not is_tokenized({**row, "q": "hi"}, Columns(prompt=["p", "q"]))
 
 
 def test_several_turns() -> None:

@@ -10,10 +10,12 @@ from workflow_scripts.input.reject import Reject
 
 RULES = Rules()
 KEEP = Rules(tool_turns="keep")
+ALL = Rules(tool_turns="regenerate")
 NO_COLUMNS = Columns()
 
 HI: list[tuple[str, str | None]] = [("user", "hi"), ("assistant", "hello")]
 CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+READ_CALL = {"type": "function", "function": {"name": "add", "arguments": {}}}  # as it is read
 
 
 def user(text: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ first.
 """
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -19,6 +18,7 @@ from workflow_scripts.audit.turns import REMEMBERED, AssistantTurns, as_turn
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest, key64
 from workflow_scripts.input.conversation import FOUND, Conversation, prompt_hash, read_conversation
+from workflow_scripts.input.ids import user_id
 from workflow_scripts.input.lines import Line, read_part
 from workflow_scripts.input.parts import Part
 from workflow_scripts.input.reject import Reject
@@ -80,7 +80,7 @@ class PartReader:
                 try:
                     batch.append(self._row(line, found))
                 except Reject as reject:
-                    rejected.append(_rejected(line, reject, found))
+                    rejected.append(_rejected(line, reject, found, self.config.audit.columns.id))
                 if len(batch) >= BATCH:
                     writer.write(self._finished(batch))
                     batch = []
@@ -196,22 +196,14 @@ def _starts_alike(one: str, other: str) -> bool:
     return one.lstrip()[:8].casefold() == other.lstrip()[:8].casefold()
 
 
-def user_id(record: dict[str, Any], column: str | None = None) -> str | None:
-    """The user's own id as JSON text, so that 7 and "7" stay apart."""
-    for key in (column,) if column else ("id", "uuid", "question_id"):
-        if record.get(key) is not None:
-            return orjson.dumps(record[key], default=str).decode()
-    return None
-
-
-def _rejected(line: Line, reject: Reject, found: Tally) -> bytes:
+def _rejected(line: Line, reject: Reject, found: Tally, column: str | None) -> bytes:
     found.rejects[reject.reason] += 1
     found.reject_examples.setdefault(reject.reason, f"{line.source}:{line.line}: {reject.message}")
     entry = {
         "row_id": line.row_id,
         "source": line.source,
         "line": line.line,
-        "id": user_id(line.record) if line.record else None,
+        "id": user_id(line.record, column) if line.record else None,
         "reason": reject.reason,
         "message": reject.message,
     }

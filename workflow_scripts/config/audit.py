@@ -1,10 +1,14 @@
 """The audit's part of the configuration; see config.py."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from workflow_scripts.config.fields import Section, data, section
+
+# A place of `prompt_template`: a column's path in braces, or a doubled brace, which is one as text.
+PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 
 
 class Rules(Section):
@@ -16,10 +20,12 @@ class Rules(Section):
     leading_assistant: Literal["drop", "reject"] = data(
         "drop", description="An assistant turn before the first user turn."
     )
-    tool_turns: Literal["reject", "keep"] = data(
+    tool_turns: Literal["reject", "keep", "regenerate"] = data(
         "reject",
         description="Tool turns and assistant turns that call tools. `keep`: they stay in the "
-        "history as they are, only the other assistant turns are asked.",
+        "history as they are, only the other assistant turns are asked. `regenerate`: the model "
+        "is asked for call turns too; where its calls equal the old ones, the recorded results "
+        "follow.",
     )
     repeated_user: Literal["join", "reject"] = data(
         "join", description="User turns in a row: joined by an empty line."
@@ -36,15 +42,47 @@ class Columns(Section):
     """Names of an input's columns, where they are not to be found by themselves."""
 
     messages: str | None = data(None, description="List of turns, ShareGPT or OpenAI.")
-    prompt: str | None = data(None, description="The prompt's text.")
+    prompt: str | Annotated[list[str], Field(min_length=1)] | None = data(
+        None, description="The prompt's text; several columns are joined by an empty line."
+    )
+    prompt_template: str | None = data(
+        None,
+        description="How the columns of `prompt` are joined instead: a text with each of them as "
+        "{column}; {{ and }} are braces.",
+    )
     response: str | None = data(None, description="The response's text.")
     system: str | None = data(None, description="A system prompt's text.")
     reasoning: str | None = data(None, description="The response's reasoning.")
+    tools: str | None = data(None, description="Schemas of the tools that the model may call.")
+    documents: str | None = data(None, description="Documents for the chat template.")
     id: str | None = data(None, description="The user's own id, carried along.")
     input_ids: str | None = data(None, description="Token ids of an already tokenized set.")
     loss_mask: str | None = data(None, description="1 for a response's ids, beside input_ids.")
     labels: str | None = data(None, description="Ids of a response, -100 elsewhere.")
     response_start: str | None = data(None, description="Index of a response's first id.")
+
+    @property
+    def prompts(self) -> list[str]:
+        """The columns of `prompt`."""
+        return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt or [])
+
+    @model_validator(mode="after")
+    def _template_places_each_column(self) -> Self:
+        if self.prompt_template is None:
+            return self
+        if not self.prompt:
+            raise ValueError("`prompt_template` needs `prompt`, the columns that it places")
+        left = PLACE.sub("", self.prompt_template)
+        if "{" in left or "}" in left:
+            raise ValueError("`prompt_template` has a single brace; {{ and }} are braces as text")
+        placed = {name for name in PLACE.findall(self.prompt_template) if name}
+        wrong = [
+            f"places `{name}`, which `prompt` does not name" for name in placed - {*self.prompts}
+        ]
+        wrong += [f"does not place `{name}` of `prompt`" for name in {*self.prompts} - placed]
+        if wrong:
+            raise ValueError(f"`prompt_template` {' and '.join(sorted(wrong))}")
+        return self
 
 
 class Estimate(Section):

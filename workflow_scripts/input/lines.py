@@ -94,7 +94,7 @@ def parse_line(source: str, number: int, text: bytes) -> Line:
         except UnicodeDecodeError as fault:
             message = f"not UTF-8 at byte {fault.start}"
             return Line(source, number, text, None, ("invalid_encoding", message))
-        return Line(source, number, text, None, ("invalid_json", str(error)))
+        return Line(source, number, text, None, ("invalid_json", _fault(text, str(error))))
     if not isinstance(record, dict):
         message = f"a JSON {type(record).__name__}, not an object"
         return Line(source, number, text, None, ("not_an_object", message))
@@ -110,6 +110,21 @@ def parse_line(source: str, number: int, text: bytes) -> Line:
     except Reject as bad:
         return Line(source, number, text, None, (bad.reason, bad.message))
     return Line(source, number, content, record)
+
+
+def _fault(text: bytes, message: str) -> str:
+    """What is wrong with a line that is no JSON; other parsers write and read NaN."""
+    try:
+        json.loads(text, parse_constant=_constant)
+    except Reject as bad:
+        return bad.message
+    except (ValueError, RecursionError):
+        pass
+    return message
+
+
+def _constant(name: str) -> Any:
+    raise Reject("invalid_json", f"{name} is not JSON; write null for NaN and Infinity")
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -137,7 +152,9 @@ def _row(source: str, number: int, value: Any) -> Line:
         content = orjson.dumps(value, default=_json_default, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         return Line(source, number, b"", None, ("unreadable_value", str(error)))
-    return Line(source, number, content, orjson.loads(content))
+    # the content's keys are sorted, but a template writes a schema's as they stand
+    record = orjson.loads(orjson.dumps(value, default=_json_default))
+    return Line(source, number, content, record)
 
 
 def _json_default(value: Any) -> str:

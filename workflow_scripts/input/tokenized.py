@@ -11,9 +11,11 @@ from typing import Any
 
 from workflow_scripts.config.audit import Columns
 from workflow_scripts.input.dialects import LISTS, PROMPT_COLUMNS
+from workflow_scripts.input.ids import ID_COLUMNS
 from workflow_scripts.input.marked_turns import MarkedTurn, cut
+from workflow_scripts.input.media import check_columns
 from workflow_scripts.input.reject import Reject
-from workflow_scripts.input.supervised import one_an_id, supervised
+from workflow_scripts.input.supervised import KINDS, one_an_id, supervised
 from workflow_scripts.input.template_marks import ROLES, TemplateMarks
 from workflow_scripts.model.answers import split, texts
 from workflow_scripts.model.prompts import Message, PromptError, Prompts
@@ -27,9 +29,17 @@ def is_tokenized(record: dict[str, Any], columns: Columns) -> bool:
     ids = record.get(columns.input_ids or "input_ids")
     if not isinstance(ids, list) or (ids and type(ids[0]) is not int):
         return False
-    named = [name for name in (columns.messages, columns.prompt) if name]
+    named = [name for name in (columns.messages, *columns.prompts) if name]
     others = named if columns.input_ids else [*named, *CONVERSATIONS]
     return all(record.get(name) is None for name in others)
+
+
+def tokenized_columns(columns: Columns) -> frozenset[str]:
+    """The columns that are read of a tokenized row."""
+    named = (columns.loss_mask, columns.labels, columns.response_start)
+    masks = [name for name in named if name] or KINDS
+    ids = [columns.id] if columns.id else ID_COLUMNS
+    return frozenset({columns.input_ids or "input_ids", "attention_mask", *masks, *ids})
 
 
 @dataclass(slots=True)
@@ -62,6 +72,7 @@ class Detokenizer:
         Raises:
             Reject: with the reason class that the audit counts.
         """
+        check_columns(record)
         name = columns.input_ids or "input_ids"
         ids = record.get(name)
         if not isinstance(ids, list) or not ids:

@@ -34,6 +34,8 @@ def reply(answer: str, reasoning: str | None = "so", **changes: Any) -> Turn:
         "output_ids": [*thought, *answer.encode(), IM_END],
         "reasoning": reasoning,
         "answer": answer,
+        "calls": None,
+        "ended": None,
         "class": "complete",
         "finish_reason": "stop",
         "attempts": 1,

@@ -16,10 +16,11 @@ import polars as pl
 import pyarrow as pa
 
 from workflow_scripts.config.sections import Config
+from workflow_scripts.dataset.samples import answered
 from workflow_scripts.identity import digest, key64
 from workflow_scripts.input.conversation import asked, prompt_hash
 from workflow_scripts.model.given import NAMES, Given
-from workflow_scripts.model.prompts import Message, is_asked
+from workflow_scripts.model.prompts import Message
 from workflow_scripts.tables.parquet import read_batches
 from workflow_scripts.texts.classes import folded
 from workflow_scripts.texts.near_duplicates import clusters
@@ -54,7 +55,7 @@ def survey(completions: Path, config: Config) -> Survey:
     """Read all merged rows once (twice where near-duplicate conversations are to be found)."""
     settings = config.dataset
     threshold = settings.near_duplicate_threshold
-    seen = _Seen(config.audit.repeated_max_chars)
+    seen = _Seen(config.audit.repeated_max_chars, config.audit.rules.asks_calls)
     prompts = np.array(clusters(seen.questions(completions), threshold), dtype=np.int64)
     conversations = None
     if settings.filters.duplicates == "near":
@@ -112,8 +113,8 @@ def _read(completions: Path) -> Iterator[tuple[str, list[Message], Given]]:
 class _Seen:
     """What is kept of the rows while their questions go by."""
 
-    def __init__(self, most: int):
-        self.most = most
+    def __init__(self, most: int, calls_too: bool):
+        self.most, self.calls_too = most, calls_too
         self.ids: list[pa.Array] = []
         self.hashes: list[str] = []
         self._answers, self._askers = array("Q"), array("Q")
@@ -127,7 +128,7 @@ class _Seen:
                 batch = []
             prompt = prompt_hash(messages, given)
             self.hashes.append(prompt)
-            for message in filter(is_asked, messages):
+            for message in (messages[at] for at in answered(messages, self.calls_too)):
                 if (key := answer_key(message, self.most)) is not None:
                     self._answers.append(key)
                     self._askers.append(int(prompt[:16], 16))

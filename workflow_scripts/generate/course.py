@@ -97,7 +97,9 @@ class Course:
             return Step(message, "no_call" if recorded and not last else None)
         if isinstance(found, Unparsed) or kind != "complete":  # cut: there may be more of them
             return Step(message, "calls_unparsed")
-        message |= {"content": found.content, "tool_calls": found.calls}
+        # a call without a text has the old turn's way to say so: templates tell "" and null apart
+        empty = old["content"] if not old["content"] else ""
+        message |= {"content": found.content or empty, "tool_calls": found.calls}
         if recorded and same_calls(found.calls, recorded):
             message["tool_calls"] = [*map(_as_recorded, found.calls, recorded)]
             return Step(message)

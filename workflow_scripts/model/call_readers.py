@@ -180,7 +180,7 @@ def _nested(text: str, at: int, schema: Any, name: str) -> tuple[Any, int]:
         return found, _after(re.compile(r"\s*" + re.escape(closer)), text, end)
     stop = text.find(closer, at)
     raw = text[at:stop] if stop >= 0 else M3
-    if M3 in raw or (not raw.strip() and allowed & {"array", "object"} and name != "invoke"):
+    if M3 in raw or (not raw and "string" not in allowed and name != "invoke"):
         raise Broken(f"the value of {name}")  # without an end, or empty, which says too little
     return (None if name == "invoke" else typed(raw, schema)), stop + len(closer)
 

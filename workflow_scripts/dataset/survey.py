@@ -91,17 +91,23 @@ def split_sides(
 
 
 def answer_key(message: Message, most: int) -> int | None:
-    """Equal for short answers that count as equal; None for a long one, an empty one and one that
-    was reasoned: the same last line can end many different thoughts."""
+    """Equal for short answers that count as equal; None for a long one, an empty one, one that
+    was reasoned, since the same last line can end many different thoughts, and one that calls."""
     text = message["content"] or ""
-    if len(text) > most or (message.get("reasoning_content") or "").strip():
+    reasoned = (message.get("reasoning_content") or "").strip()
+    if len(text) > most or reasoned or message.get("tool_calls"):
         return None
     return key64(same) if (same := folded(text)) else None
 
 
 def whole(messages: list[Message]) -> str:
-    """The texts of a conversation without system prompts and reasoning."""
-    return "\n".join(m["content"] for m in messages if m["role"] != "system" and m["content"])
+    """The texts and calls of a conversation without system prompts and reasoning."""
+    told = []
+    for message in messages:
+        if message["role"] != "system":
+            calls = message.get("tool_calls")
+            told += [message["content"], calls and orjson.dumps(calls).decode()]
+    return "\n".join(filter(None, told))
 
 
 def _read(completions: Path) -> Iterator[tuple[str, list[Message], Given]]:

@@ -19,9 +19,9 @@ class Rules(Section):
     tool_turns: Literal["reject", "keep", "regenerate"] = data(
         "reject",
         description="Tool turns and assistant turns that call tools. `keep`: they stay in the "
-        "history as they are, only the other assistant turns are asked. `regenerate`: the calls "
-        "are asked too; where the model makes the same ones, their results follow and the "
-        "conversation goes on, otherwise it ends there.",
+        "history as they are, only the other assistant turns are asked. `regenerate`: the model "
+        "is asked for call turns too; where its calls equal the old ones, the recorded results "
+        "follow.",
     )
     repeated_user: Literal["join", "reject"] = data(
         "join", description="User turns in a row: joined by an empty line."

@@ -25,12 +25,12 @@ class Conversation:
     turns: list[Turn]
     used: list[str] = field(default_factory=list)
     given: Given = NOTHING
-    asks_calls: bool = False  # whether the turns that call tools are asked too
+    asks_calls: bool = False
 
     def responses(self) -> list[Turn]:
         """The assistant turns that are asked."""
-        answers = (turn for turn in self.turns if turn.role == "assistant")
-        return [turn for turn in answers if self.asks_calls or not turn.tool_calls]
+        turns = (turn for turn in self.turns if turn.role == "assistant")
+        return [turn for turn in turns if self.asks_calls or not turn.tool_calls]
 
 
 def read_conversation(
@@ -100,7 +100,7 @@ def _ordered(turns: list[Turn], rules: Rules, used: list[str]) -> list[Turn]:
             raise Reject("empty_prompt", "a user turn is empty or only white space")
     if out[-1].role != "assistant":
         out.append(Turn("assistant", None))
-    if out[-1].tool_calls and not rules.asks_calls:
+    if out[-1].tool_calls and rules.tool_turns != "regenerate":
         used.append("trailing_call_dropped")
         while out and (out[-1].role != "assistant" or out[-1].tool_calls):
             out.pop()

@@ -302,7 +302,7 @@ def written(form: str, content: str, calls: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("form", sorted(WRITTEN))
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(drawn=st.lists(CALL, min_size=1, max_size=3), content=st.sampled_from(["", "I look."]))
 def test_any_call_comes_back_or_is_unparsed(form: str, drawn: Any, content: str) -> None:
     calls, tools = [], []
@@ -332,6 +332,7 @@ AS_JSON = {
 
 
 @pytest.mark.parametrize("form", sorted(BY_NAME))
+@settings(max_examples=20)
 @given(text=TEXT, start=st.booleans())
 def test_any_text_is_read_without_an_error(form: str, text: str, start: bool) -> None:
     mark = re.sub(r"\(\?.*", "", BY_NAME[form].mark).replace("\\", "") if start else ""

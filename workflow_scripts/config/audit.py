@@ -37,6 +37,11 @@ class Rules(Section):
         "repair", description="An old response with </think> but no <think>: reasoning up to it."
     )
 
+    @property
+    def asks_calls(self) -> bool:
+        """Whether the turns that call tools are the model's to generate."""
+        return self.tool_turns == "regenerate"
+
 
 class Columns(Section):
     """Names of an input's columns, where they are not to be found by themselves."""

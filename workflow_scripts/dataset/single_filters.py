@@ -51,10 +51,14 @@ def _control_tokens(sample: Sample, context: Context) -> str | None:
     allowed = {start - 1}  # the one that ends the reasoning
     if start and ids[0] == prompts.think_open:
         allowed.add(0)
-    extra = next((int(at) for at in leaked if int(at) not in allowed), None)
-    if extra is None:
-        return None
-    return f"{prompts.decode([[int(ids[extra])]])[0]} at id {extra} of the completion"
+    calls = sample.fields["calls"]
+    for at in map(int, leaked):
+        token = prompts.decode([[int(ids[at])]])[0]
+        # the marks around calls that could be read are no leak, those inside of texts are
+        mark = calls is not None and at >= start and token not in sample.answer + calls
+        if at not in allowed and not mark:
+            return f"{token} at id {at} of the completion"
+    return None
 
 
 def _loop(sample: Sample, context: Context) -> str | None:

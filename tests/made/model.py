@@ -1,6 +1,7 @@
 """A small model folder: ids can be worked out by hand."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -27,7 +28,7 @@ TEMPLATE = """\
 """
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(special: Sequence[str] = SPECIAL) -> Tokenizer:
     """One token per byte, id = byte; then the special tokens. Ids can be worked out by hand."""
     alphabet = {}
     spare = 256
@@ -38,7 +39,7 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in special])
     return tokenizer
 
 

@@ -23,10 +23,10 @@ class Family:
     """A template and what its tokenizer knows.
 
     `special` are control tokens; `added` tokens that the tokenizer does not call special, though
-    templates write them (as Qwen's <think>); `words` such tokens that are ordinary text. `names` are
-    those that a template may name, `end` ends an answer. `reasoning` is what opens and closes it in
-    a model's own text, None where the family has none; `switch` the variable that turns it on, None
-    where there is no such thing. `variables` are further ones that a template takes.
+    templates write them (as Qwen's <think>); `words` such tokens that are ordinary text. `names`
+    are those that a template may name, `end` ends an answer. `reasoning` is what opens and closes
+    it in a model's own text, None where the family has none; `switch` the variable that turns it
+    on, None where there is no such thing. `variables` are further ones that a template takes.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Family:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        tokenizer = byte_tokenizer(special=())
+        tokenizer = byte_tokenizer((), self.words)
         for texts, special in ((self.special, True), (self.added + self.words, False)):
             tokens = [
                 AddedToken(text, special=special, normalized=False, rstrip=self.takes_white_space)
@@ -237,6 +237,8 @@ FAMILIES = {
             ),
             "<|END_OF_TURN_TOKEN|>",
             names={"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>"},
+            switch="enable_thinking",
+            reasoning=("<|START_THINKING|>", "<|END_THINKING|>"),
         ),
         Family(
             "seed_oss",

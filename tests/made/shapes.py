@@ -111,14 +111,6 @@ SHAPES: dict[str, tuple[list[Message], Given]] = {
         [turn("user", "a"), turn("assistant", "b", reasoning_content="r")],
         NOTHING,
     ),
-    "reasoning called thinking": (
-        [turn("user", "a"), turn("assistant", "b", thinking="r"), turn("user", "c")],
-        NOTHING,
-    ),
-    "reasoning called reasoning": (
-        [turn("user", "a"), calling(call("now", {}), reasoning="r"), result("9", "now")],
-        NOTHING,
-    ),
     "non-ascii": ([turn("user", "Grüß Gott, 你好 🙂 \u2028 é\u0301\x00")], NOTHING),
     "switch words": ([turn("system", "/no_think x"), turn("user", "a /think")], NOTHING),
     "markup": ([turn("user", "<table>\n\nx </table>\n\n")], NOTHING),

@@ -2,6 +2,7 @@
 bring: system turns, tools, documents, switches, and what their templates refuse."""
 
 from collections.abc import Iterable
+from datetime import date, datetime
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -12,14 +13,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.made.families import FAMILIES, Family
-from tests.made.shapes import SHAPES, TOOLS, Message, call, calling, result, turn
+from tests.made.shapes import SHAPES, Message, call, calling, result, turn
 from tests.made.strategies import JSON
 from workflow_scripts.model.given import NOTHING, Given
 from workflow_scripts.model.prompts import PromptError, Prompts
 
 transformers = pytest.importorskip("transformers")
+chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
+TODAY = date(2026, 1, 31)
 FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+
+
+@pytest.fixture(autouse=True)
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers prints the date of the day."""
+
+    class Today(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return cls(TODAY.year, TODAY.month, TODAY.day, tzinfo=tz)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Today)
 
 
 @cache
@@ -31,6 +46,8 @@ def ours(name: str, thinking: bool) -> Prompts:
         dict(family.names),
         thinking,
         [family.tokenizer.token_to_id(family.end)],
+        variables=family.variables,
+        today=TODAY,
     )
 
 
@@ -106,6 +123,41 @@ def conversations(draw: st.DrawFn, text: st.SearchStrategy[str]) -> list[Message
     return [*before, *chain.from_iterable(talk), *draw(st.builds(exchange, user, rounds))]
 
 
+def schemas(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
+    """JSON schemas, objects and arrays of them included."""
+    common = {"description": text, "default": JSON | text, "nullable": st.booleans()}
+    plain = st.sampled_from(["string", "integer", "number", "boolean", "null"])
+    types = plain | st.lists(plain, min_size=1, max_size=2)
+    words = st.lists(text, min_size=1, max_size=2)
+    leaves = st.fixed_dictionaries({"type": types}, optional={**common, "enum": words})
+
+    def around(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+        array = {"type": st.just("array"), "items": inner}
+        properties = st.dictionaries(text, inner, max_size=2)
+        object = {"type": st.just("object"), "properties": properties, "required": words}
+        choice = {"oneOf": st.lists(inner, min_size=1, max_size=2)}
+        kinds = (array, object, choice)
+        return st.one_of(*(st.fixed_dictionaries(kind, optional=common) for kind in kinds))
+
+    return st.recursive(leaves, around, max_leaves=5)
+
+
+def tools(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
+    parameters = {
+        "type": st.just("object"),
+        "properties": st.dictionaries(text, schemas(text), max_size=3),
+        "required": st.lists(text, max_size=2),
+    }
+    function = {
+        "name": text,
+        "description": text,
+        "parameters": st.fixed_dictionaries(parameters),
+    }
+    return st.fixed_dictionaries(
+        {"type": st.just("function"), "function": st.fixed_dictionaries(function)}
+    )
+
+
 @FAMILY
 @settings(max_examples=25)
 @drawn(data=st.data())
@@ -116,8 +168,12 @@ def test_ids_as_transformers_whatever_the_words(family: Family, data: st.DataObj
         return not any(token in text for token in family.control)
 
     text = st.text(max_size=12).filter(spells_none)
-    given = data.draw(st.sampled_from([NOTHING, TOOLS]))
-    check(family, data.draw(conversations(text)), given)
+    given = st.builds(
+        Given,
+        st.none() | st.lists(tools(text), max_size=2),
+        st.none() | st.lists(st.dictionaries(text, text | JSON, max_size=2), max_size=2),
+    )
+    check(family, data.draw(conversations(text)), data.draw(given))
 
 
 @FAMILY

@@ -2,7 +2,7 @@
 bring: system turns, tools, documents, switches, and what their templates refuse."""
 
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import datetime
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -12,17 +12,16 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tests.made.families import FAMILIES, Family
-from tests.made.shapes import SHAPES, Message, call, calling, result, turn
+from tests.made.shapes import SHAPES, WEATHER, Message, call, calling, result, turn
 from tests.made.strategies import JSON
+from tests.made.template_families import FAMILIES, TODAY, Family, prompts_of
 from workflow_scripts.model.given import NOTHING, Given
-from workflow_scripts.model.prompts import PromptError, Prompts
+from workflow_scripts.model.prompts import PromptError
 
 transformers = pytest.importorskip("transformers")
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
-TODAY = date(2026, 1, 31)
-FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
 
 
 @pytest.fixture(autouse=True)
@@ -38,54 +37,49 @@ def _today(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def ours(name: str, thinking: bool) -> Prompts:
-    family = FAMILIES[name]
-    return Prompts(
-        family.tokenizer.to_str(),
-        family.template,
-        dict(family.names),
-        thinking,
-        [family.tokenizer.token_to_id(family.end)],
-        variables=family.variables,
-        today=TODAY,
-    )
-
-
-@cache
-def theirs(name: str) -> Any:
-    family = FAMILIES[name]
+def theirs(family: Family) -> Any:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=family.tokenizer,
         chat_template=family.template,
-        chat_control_tokens=list(family.control),
+        chat_control_tokens=family.control,
         **family.names,
     )
 
 
 def expected(
-    family: Family, messages: list[Message], given: Given, thinking: bool, spelled: bool = False
+    family: Family,
+    messages: list[Message],
+    given: Given,
+    thinking: bool,
+    spelled: bool = False,
+    as_text: bool = False,
 ) -> Any:
-    """transformers' ids, or the message with which it refuses."""
+    """transformers' ids, or its text, or the message with which it refuses."""
     switch = {family.switch: thinking} if family.switch else {}
     try:
-        return theirs(family.name).apply_chat_template(
+        found = theirs(family).apply_chat_template(
             messages,
             tools=given.tools,
             documents=given.documents,
             add_generation_prompt=True,
+            tokenize=not as_text,
             sanitize_control_tokens=spelled,
             **family.variables,
             **switch,
-        )["input_ids"]
+        )
     except Exception as error:  # a template can raise anything its expressions can
+        filled = [{**turn, "content": turn.get("content") or ""} for turn in messages]
+        if filled != messages:  # what is refused for want of content gets an empty one
+            return expected(family, filled, given, thinking, spelled, as_text)
         return str(error)
+    return found if as_text else found["input_ids"]
 
 
 def check(family: Family, messages: list[Message], given: Given, spelled: bool = False) -> None:
     for thinking in family.thinking:
         right = expected(family, messages, given, thinking, spelled)
         try:
-            found: Any = ours(family.name, thinking).prompt_ids(messages, given)
+            found: Any = prompts_of(family, thinking).prompt_ids(messages, given)
         except PromptError as error:
             assert isinstance(right, str), error
             assert str(error).endswith(right)
@@ -159,7 +153,7 @@ def tools(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @FAMILY
-@settings(max_examples=25)
+@settings(max_examples=10)
 @drawn(data=st.data())
 def test_ids_as_transformers_whatever_the_words(family: Family, data: st.DataObject) -> None:
     """Words that spell a control token are left out: transformers takes them for the token."""
@@ -177,12 +171,37 @@ def test_ids_as_transformers_whatever_the_words(family: Family, data: st.DataObj
 
 
 @FAMILY
-@settings(max_examples=25)
+@settings(max_examples=10)
 @drawn(data=st.data())
 def test_spelled_control_tokens_as_transformers_sanitizes_them(
     family: Family, data: st.DataObject
 ) -> None:
     """Text that spells one stays text, also where the tokenizer's tokens take white space."""
-    pieces = st.sampled_from([*family.special, "a", " ", "\n", "\n\n", "<table>", "é"])
+    pieces = st.sampled_from([*family.special.split(), "a", " ", "\n", "\n\n", "<table>", "é"])
     texts = st.lists(pieces, max_size=5).map("".join)
     check(family, [turn("user", data.draw(texts))], NOTHING, spelled=True)
+
+
+def spelling(word: str) -> tuple[list[Message], Given]:
+    """A conversation in which a user, a call, its result and a tool say a word."""
+    tool = {**WEATHER["function"], "description": word}
+    called = calling(call("weather", {"place": word, "more": {"in": [word, {"it": word}]}}))
+    messages = [turn("user", word), called, result(word), turn("user", f"a{word} b")]
+    return messages, Given(tools=[{"type": "function", "function": tool}])
+
+
+@FAMILY
+def test_control_tokens_spelled_anywhere_stay_text(family: Family) -> None:
+    """The text is transformers' own, and only the template's control tokens are any."""
+    prompts = prompts_of(family, family.thinking[0])
+    for token in family.special.split():
+        messages, given = spelling(token)
+        right = expected(family, messages, given, family.thinking[0], as_text=True)
+        try:
+            ids = prompts.prompt_ids(messages, given)
+        except PromptError as error:
+            assert str(error).endswith(right)
+            continue
+        harmless = prompts.prompt_ids(*spelling("x"))
+        assert [i for i in ids if i > 255] == [i for i in harmless if i > 255]
+        assert prompts.decode([ids])[0] == right

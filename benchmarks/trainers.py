@@ -143,8 +143,9 @@ def answer_ids(prompts: Prompts, kind: str, size: int, draw: random.Random) -> l
         reasoning = "\n"
     if kind.startswith("answer spells"):
         answer += " " + SPELLED
-    assert prompts.think_close is not None
-    ids = [*prompts.encode_text(reasoning), prompts.think_close, *prompts.encode_text(answer)]
+    assert prompts.marks is not None
+    close = prompts.marks.close.tolist()
+    ids = [*prompts.encode_text(reasoning), *close, *prompts.encode_text(answer)]
     if kind.startswith("other pieces"):
         ids = other_pieces(prompts, ids, draw)
     return [*ids, min(prompts.end_ids)]

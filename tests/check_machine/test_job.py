@@ -258,6 +258,33 @@ def test_what_a_model_folder_lacks(values: dict[str, Any], model: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("template", "thinking", "expected"),
+    [
+        ("{% if %}", True, "is not valid Jinja, line 1"),
+        ("{{ raise_exception('no such thing') }}<think></think>", True,
+         "the chat template refuses it: no such thing, and it was only asked to render a plain"),
+        ("{{ messages[0].text.strip() }}", False, "the chat template refuses it: 'dict object' "),
+        ("{% if add_generation_prompt %}</think>{% endif %}<think>{{ messages[0].content }}"
+         "{% if add_generation_prompt %}</think>{% endif %}", True, "a reasoning that is over"),
+        ("{{ messages[0].content }}<think>", False, "model.thinking: false, but the chat template"),
+        ("{{ strftime_now('%Y') }}", False, "set model.date to a fixed date"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_template(
+    values: dict[str, Any], model: Path, template: str, thinking: bool, expected: str
+) -> None:
+    (model / "chat_template.jinja").write_text(template)
+    values["model"]["thinking"] = thinking
+    found = one(values)
+    assert found.startswith("FAIL model ") and expected in found, found
+
+
+def test_a_tokenizer_that_cannot_be_read(values: dict[str, Any], model: Path) -> None:
+    (model / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json cannot be read" in one(values)
+
+
 def cut(model: Path) -> None:
     path = model / "model-2-of-3.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

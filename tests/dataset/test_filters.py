@@ -4,14 +4,17 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+from tests.made.families import FAMILIES
 from tests.made.merged_rows import Built, Turn, config, reply, row
 from tests.made.model import IM_END, THINK, THINK_CLOSE
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.dataset import FilterChoice
 from workflow_scripts.config.dataset import Filters as FilterSettings
-from workflow_scripts.dataset.single_filters import FILTERS
+from workflow_scripts.dataset.samples import Sample
+from workflow_scripts.dataset.single_filters import FILTERS, Context
 from workflow_scripts.dataset.user_filters import check
 from workflow_scripts.texts.loops import THRESHOLD
 
@@ -264,3 +267,24 @@ def test_wrong_python_is_refused_before_a_run(
     (tmp_path / "mine.py").write_text(FILTER)
     with pytest.raises(ConfigError, match=said):
         check(config(tmp_path, filters={"python": wanted}).dataset.filters)
+
+
+def test_the_marks_of_another_family_are_its_own(tmp_path: Path) -> None:
+    """gpt-oss: messages of the analysis channel and the final one; anything else is a leak."""
+    family = FAMILIES["gpt_oss"]
+    prompts = family.prompts()
+    asked = prompts.encode(["<|start|>user<|message|>q<|end|><|start|>assistant"])[0]
+    context = Context(config(tmp_path), prompts, None)  # type: ignore[arg-type]
+    thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+    final = "<|channel|>final<|message|>hi"
+
+    def found(text: str) -> str | None:
+        output = np.array(prompts.encode([text])[0], dtype=np.int32)
+        sample = Sample({}, 0, [], np.array(asked, dtype=np.int32), output)
+        return FILTERS["control_tokens"](sample, context)
+
+    for good in (final, thought + final, thought + thought + final):
+        assert found(good) is None and found(f"{good}<|return|>") is None
+    assert found(f"{thought}{final}<|end|>") == "<|end|> at id 32 of the completion"
+    assert str(found(f"{final}{final}")).startswith("<|channel|> at id 9 ")
+    assert found(f"{thought}<|channel|>commentary<|message|>so<|return|>") is not None

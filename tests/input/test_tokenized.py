@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.made.families import FAMILIES
 from tests.made.model import END_OF_TEXT, IM_END, IM_START, TEMPLATE, THINK, THINK_CLOSE
 from tests.made.strategies import TEXT
 from tests.made.tokenized_rows import (
@@ -279,3 +280,32 @@ def test_any_row_is_read_or_rejected(
     given_ids, run = row["input_ids"], found.response_ids
     at = range(len(given_ids) - len(run) + 1)
     assert any(given_ids[n : n + len(run)] == run for n in at)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "cohere", "seed", "nemotron"])
+def test_marks_of_other_families(name: str) -> None:
+    """As the template writes an answer with a reasoning and one without; with gpt-oss the marks
+    hold tokens that stand between turns as well."""
+    family = FAMILIES[name]
+    by = Detokenizer(family.prompts())
+    for said in (answer("hi", "hm"), answer("hi")):
+        whole = by.prompts.render([USER, said], answer_next=False)
+        asked = by.prompts.render([USER])
+        if not whole.startswith(asked):
+            asked = by.prompts.render([USER], answer_next=False)
+        before, after = by.prompts.encode([asked, whole[len(asked) :]])
+        assert read(masked((before, 0), (after, 1)), by).messages == [USER, said]
+
+
+def test_several_messages_of_reasoning() -> None:
+    family = FAMILIES["gpt_oss"]
+    by = Detokenizer(family.prompts())
+    thought = "<|start|>assistant<|channel|>analysis<|message|>{}<|end|>"
+    text = thought.format("a") + thought.format("b")
+    text += "<|start|>assistant<|channel|>final<|message|>hi<|return|>"
+    asked = by.prompts.render([USER], answer_next=False)
+    before, after = by.prompts.encode(
+        [asked + "<|start|>assistant", text[len("<|start|>assistant") :]]
+    )
+    found = read(masked((before, 0), (after, 1)), by)
+    assert found.messages == [USER, answer("hi", "a\nb")]

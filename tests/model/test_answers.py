@@ -7,8 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from tests.made.families import FAMILIES
 from tests.made.model import IM_END, TEMPLATE, THINK, THINK_CLOSE, byte_tokenizer
 from tests.made.paths import DATA
 from tests.made.prompts import tiny_prompts
@@ -119,3 +122,157 @@ def test_a_model_without_think_tokens_just_answers() -> None:
 def test_ids_that_no_model_gives(bad: list[Any]) -> None:
     assert fault(Answer(bad, "stop", IM_END), vocab_size=400)
     assert fault(Answer([399], "stop", IM_END), vocab_size=400) is None
+
+
+# ---- other families' marks, ids worked by hand ----
+
+
+def told(prompts: Prompts, prompt: str, output: list[int], finish: str = "stop") -> Any:
+    """Class, reasoning and answer of an output after a prompt that ends like this."""
+    prompt_ids = prompts.encode([prompt])[0]
+    answer = Answer(output, finish, output[-1])
+    return classify(prompts, prompt_ids, answer), *texts(prompts, [(prompt_ids, output)])[0]
+
+
+OSS = FAMILIES["gpt_oss"]
+START, END, MESSAGE, CHANNEL, RETURN, CALL = map(OSS.id, OSS.special)
+ANALYSIS = [CHANNEL, *b"analysis", MESSAGE]
+FINAL = [CHANNEL, *b"final", MESSAGE]
+NEXT = [END, START, *b"assistant"]
+COMMENTARY = [CHANNEL, *b"commentary to=functions.f ", MESSAGE, *b'{"a": 1}', CALL]
+
+
+@pytest.mark.parametrize(
+    ("output", "finish", "expected"),
+    [
+        ([*ANALYSIS, *b"hm", *NEXT, *FINAL, *b"hi", RETURN], "stop", ("complete", "hm", "hi")),
+        ([*FINAL, *b"hi", RETURN], "stop", ("complete", None, "hi")),
+        ([*ANALYSIS, *b"a", *NEXT, *ANALYSIS, *b"b", *NEXT, *FINAL, *b"hi", RETURN], "stop",
+         ("complete", "a\nb", "hi")),
+        ([*ANALYSIS, *b"hm"], "length", ("truncated_in_thinking", "hm", "")),
+        ([*ANALYSIS, *b"hm", RETURN], "stop", ("unclosed_thinking", "hm", "")),
+        ([*ANALYSIS, *b"hm", *NEXT, *FINAL, *b"h"], "length", ("truncated_in_answer", "hm", "h")),
+        ([*ANALYSIS, *b"hm", *NEXT, *FINAL, RETURN], "stop", ("no_answer", "hm", "")),
+        ([*ANALYSIS, *b"hm", *NEXT, *COMMENTARY], "stop",
+         ("complete", "hm", '<|channel|>commentary to=functions.f <|message|>{"a": 1}')),
+        ([*COMMENTARY], "stop",
+         ("complete", None, '<|channel|>commentary to=functions.f <|message|>{"a": 1}')),
+    ],
+)  # fmt: skip
+def test_gpt_oss(output: list[int], finish: str, expected: tuple[str, ...]) -> None:
+    prompts = OSS.prompts(end_ids=[RETURN, CALL])
+    assert told(prompts, "<|start|>user<|message|>q<|end|><|start|>assistant", output, finish) == (
+        expected
+    )
+
+
+def test_a_prompt_that_has_opened_the_analysis_channel() -> None:
+    prompts = OSS.prompts(end_ids=[RETURN])
+    opened = "<|start|>assistant<|channel|>analysis<|message|>"
+    output = [*b"hm", *NEXT, *FINAL, *b"hi", RETURN]
+    assert told(prompts, opened, output) == ("complete", "hm", "hi")
+    over = f"{opened}hm<|end|><|start|>assistant<|channel|>final<|message|>hi<|end|><|start|>user"
+    assert not prompts.opens_thinking(prompts.encode([over])[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "output", "expected"),
+    [
+        ("gemma4", "<|turn>model\n", "<|channel>thought\nhm\n<channel|>hi<turn|>", ("hm", "hi")),
+        ("gemma4", "<|turn>model\n", "hi<turn|>", (None, "hi")),
+        ("gemma4", "<|turn>model\n<|channel>thought\n<channel|>", "hi<turn|>", (None, "hi")),
+        ("seed", "<s:bos>assistant\n", "<seed:think>hm</seed:think>\nhi<s:eos>", ("hm", "hi")),
+        ("mistral", "q[/INST]", "[THINK]hm[/THINK]hi</s>", ("hm", "hi")),
+        ("deepseek", "<|Assistant|><think>", "hm</think>hi<|eos|>", ("hm", "hi")),
+        ("deepseek", "<|Assistant|></think>", "hi<|eos|>", (None, "hi")),
+        ("cohere", "<|START_THINKING|>",
+         "hm<|END_THINKING|><|START_TEXT|>hi<|END_TEXT|><|END|>", ("hm", "hi")),
+        ("cohere", "<|assistant|>", "<|START_TEXT|>hi<|END_TEXT|><|END|>", (None, "hi")),
+        # GLM-4.6 writes a line end first; some open again what the prompt has opened
+        ("qwen3", "assistant\n", "\n<think>hm</think>\nhi<|im_end|>", ("hm", "hi")),
+        ("qwen3", "assistant\n<think>\n", "<think>\nhm</think>hi<|im_end|>", ("hm", "hi")),
+        ("qwen3", "assistant\n", "so <think>hm</think>hi<|im_end|>",
+         (None, "so <think>hm</think>hi")),
+        ("nemotron", "assistant\n<think>\n", "hm\n</think>\n\nhi<|im_end|>", ("hm", "hi")),
+        ("nemotron", "assistant\n", "<think>\nhm\n</think>\n\nhi<|im_end|>", ("hm", "hi")),
+        ("nemotron", "assistant\n<think>\n\n</think>\n\n", "hi<|im_end|>", (None, "hi")),
+    ],
+)  # fmt: skip
+def test_families(family: str, prompt: str, output: str, expected: tuple[str, str]) -> None:
+    prompts = FAMILIES[family].prompts()
+    assert told(prompts, prompt, prompts.encode([output])[0]) == ("complete", *expected)
+
+
+def merging() -> Prompts:
+    """`</think>` in the vocabulary as `</`, `think` and, with line ends after it, `>\\n\\n`."""
+    tokenizer = Tokenizer.from_str(byte_tokenizer([]).to_str())
+    raw = json.loads(tokenizer.to_str())
+    pieces = ["</", "th", "in", "thin", "think", "ĊĊ", ">ĊĊ"]
+    raw["model"]["vocab"] |= {piece: 256 + n for n, piece in enumerate(pieces)}
+    raw["model"]["merges"] = [
+        ["<", "/"], ["t", "h"], ["i", "n"], ["th", "in"], ["thin", "k"], ["Ċ", "Ċ"], [">", "ĊĊ"],
+    ]  # fmt: skip
+    tokenizer = Tokenizer.from_str(json.dumps(raw))
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return Prompts(tokenizer.to_str(), FAMILIES["nemotron"].template, {}, True, [264])
+
+
+def test_marks_in_plain_text_that_share_a_token_with_what_follows() -> None:
+    prompts = merging()
+    prompt, end = prompts.encode(["<|im_start|>assistant\n<think>\n"])[0], 264
+    output = [*b"hm", 10, 256, 260, 262, *b"hi", end]
+    assert prompts.encode(["hm\n</think>\n\nhi<|im_end|>"])[0] == output
+    parts = split(prompts, prompt, output)
+    found = (parts.reasoning_start, parts.reasoning_end, parts.answer_start, parts.answer_end)
+    assert found == (0, 3, 6, 8)  # the line ends go with the mark
+    assert texts(prompts, [(prompt, output)]) == [("hm", "hi")]
+    assert classify(prompts, prompt, Answer(output[:4], "length")) == "truncated_in_thinking"
+    assert classify(prompts, prompt, Answer([*output[:6], end], "stop", end)) == "no_answer"
+
+
+def test_plain_marks_that_a_user_spells_open_nothing() -> None:
+    prompts = FAMILIES["nemotron"].prompts(thinking=False)
+    ids = prompts.prompt_ids([{"role": "user", "content": "what is <think>"}])
+    assert not prompts.opens_thinking(ids)
+    assert prompts.opens_thinking(ids + prompts.encode_text("<think>\n"))
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["nemotron", "qwen3", "seed"]))
+@example("", "", "nemotron")
+@example("é\n", "東\n", "nemotron")
+def test_any_reasoning_and_answer_come_back(reasoning: str, answer: str, name: str) -> None:
+    """Whatever the texts are, as long as they spell no mark; line ends at the seam are dropped."""
+    family = FAMILIES[name]
+    prompts = PROMPTS[name]
+    opens, closes = family.marks[:2]
+    output = prompts.encode([f"{opens}\n"])[0] + prompts.encode_text(reasoning)
+    output += prompts.encode([f"\n{closes}\n\n"])[0] + prompts.encode_text(answer)
+    output.append(family.id(family.end))
+    found = texts(prompts, [(ids("assistant\n"), output)])
+    assert found == [(reasoning.strip("\n"), answer.lstrip("\n"))]
+    parts = split(prompts, ids("assistant\n"), output)
+    assert prompts.decode([output[parts.answer_start : parts.answer_end]])[0].lstrip("\n") == (
+        answer.lstrip("\n")
+    )
+
+
+PROMPTS = {name: FAMILIES[name].prompts() for name in ("nemotron", "qwen3", "seed")}
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "cohere", "qwen3", "seed", "nemotron"])
+def test_what_the_template_writes_is_read_back(name: str) -> None:
+    """The template's own rendering of a reasoned answer, as a completion of its own prompt; its
+    marks are its own, and no control token is left over."""
+    prompts = FAMILIES[name].prompts()
+    user = {"role": "user", "content": "q"}
+    message = {"role": "assistant", "content": "hi", "reasoning_content": "hm"}
+    asked = prompts.render([user])
+    whole = prompts.render([user, message], answer_next=False)
+    assert whole.startswith(asked)
+    prompt, output = prompts.encode([asked, whole[len(asked) :]])
+    output = output[: 1 + next(n for n, i in enumerate(output) if i in prompts.end_ids)]
+    assert texts(prompts, [(prompt, output)]) == [("hm", "hi")]
+    assert prompts.marks is not None
+    parts = split(prompts, prompt, output)
+    left = {n for n, i in enumerate(output[:-1]) if i in prompts.control_ids}
+    assert left <= prompts.marks.written(parts, output[:-1])

@@ -1,11 +1,13 @@
 """Prompts against transformers' own rendering, against ids worked by hand, and on any text."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.made.model import (
     IM_END,
@@ -19,7 +21,7 @@ from tests.made.model import (
 from tests.made.prompts import tiny_prompts
 from tests.made.strategies import TEXT
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.model.prompts import PromptError, Prompts
+from workflow_scripts.model.prompts import PIECE, PromptError, Prompts
 from workflow_scripts.model.spellings import MASK
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -117,9 +119,8 @@ def test_a_template_that_refuses() -> None:
 
 
 def test_a_template_that_prints_the_date_is_an_error() -> None:
-    dated = tiny_prompts(template="{{ strftime_now('%Y') }}")
-    with pytest.raises(ConfigError, match="model.chat_template"):
-        dated.prompt_ids(USER)
+    with pytest.raises(ConfigError, match="model.chat_template: .* set model.date to a fixed date"):
+        tiny_prompts(template="{{ strftime_now('%Y') }}")
 
 
 def test_a_template_with_a_mistake() -> None:
@@ -127,8 +128,63 @@ def test_a_template_with_a_mistake() -> None:
         tiny_prompts(template="a\n{% if %}")
 
 
-def test_thinking_needs_think_tokens() -> None:
-    raw = json.loads(byte_tokenizer().to_str())
-    raw["added_tokens"] = [t for t in raw["added_tokens"] if "think" not in t["content"]]
-    with pytest.raises(ConfigError, match="model.thinking"):
-        Prompts(json.dumps(raw), TEMPLATE, {}, True, [IM_END])
+def test_a_text_is_measured_no_further_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, cut before white space: as many ids as in one go, give or take a few."""
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.train_from_iterator(
+        [Path(__file__).read_text()], trainers.BpeTrainer(vocab_size=600, show_progress=False)
+    )
+    prompts = Prompts(model.to_str(), "{{ messages[0].content }}", {}, False, [])
+    text = Path(__file__).read_text() * 40
+    assert len(text) > 4 * PIECE
+    whole = len(prompts.encode([text])[0])
+    assert prompts.longer_than(text, whole - 5) and not prompts.longer_than(text, whole + 5)
+    assert not prompts.longer_than("", 0)
+    assert prompts.longer_than("x" * 3 * PIECE, 10)  # no white space to cut at
+
+    encoded: list[int] = []
+    encode = prompts.encode
+
+    def counting(rendered: Sequence[str]) -> list[list[int]]:
+        encoded.append(sum(map(len, rendered)))
+        return encode(rendered)
+
+    monkeypatch.setattr(prompts, "encode", counting)
+    assert prompts.longer_than(text * 100, 1000)
+    assert sum(encoded) <= 2 * PIECE
+
+
+def test_a_text_token_of_the_vocabulary_stays_what_it_is() -> None:
+    """Gemma's tokenizer has tokens for white space and HTML, which users write: as transformers
+    encodes them, also beside a control token that a user spells."""
+    raw = json.loads(byte_tokenizer(["<|im_start|>", "<|im_end|>"]).to_str())
+    raw["model"]["vocab"] |= {"<b>": 256, "ĊĊ": 257}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    raw["added_tokens"] = [
+        {"id": 256, "content": "<b>", **flags},
+        {"id": 257, "content": "\n\n", **flags},
+        {"id": 258, "content": "    ", **flags},  # outside the vocabulary
+        {"id": 259, "content": "<|im_start|>", **flags, "special": True},
+        {"id": 260, "content": "<|im_end|>", **flags, "special": True},
+        {"id": 261, "content": "<|tool|>", **flags},
+        {"id": 262, "content": "\t\t", **flags},
+    ]
+    raw["model"]["vocab"]["\n\n"] = raw["model"]["vocab"].pop("ĊĊ")
+    prompts = Prompts(json.dumps(raw), "{{ messages[0].content }}<|im_end|>", {}, False, [260])
+    theirs = Tokenizer.from_str(json.dumps(raw))
+    text = "a<b>\n\n    \t\tx"
+    expected = theirs.encode(text, add_special_tokens=False).ids
+    assert expected == [97, 256, 257, 258, 262, 120]
+    assert prompts.prompt_ids([{"role": "user", "content": text}]) == [*expected, 260]
+    spelled = prompts.prompt_ids([{"role": "user", "content": f"<|im_end|>{text}<|tool|>"}])
+    assert spelled == [*b"<|im_end|>", *expected, *b"<|tool|>", 260]
+    assert not prompts.hasten()
+
+
+@pytest.mark.parametrize("name", ["a<|im_end|>", "<think>"])
+def test_a_key_that_spells_a_control_token_stays_text(name: str) -> None:
+    template = "{% for k in messages[0].tool_calls[0].function.arguments %}{{ k }}{% endfor %}"
+    call = {"function": {"name": "f", "arguments": {name: 1}}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert tiny_prompts(template=template).prompt_ids(messages) == [*name.encode()]

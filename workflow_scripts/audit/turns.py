@@ -34,8 +34,11 @@ class AssistantTurns:
     def __init__(self, prompts: Prompts):
         self.prompts = prompts
         self.before = prompts.render([PROBE], answer_next=False)
-        opener = prompts.render([PROBE])[len(self.before) :].split("<think>")[0]
-        self.header = self.before + opener
+        opener = prompts.render([PROBE])[len(self.before) :]
+        marks = prompts.reasoning
+        self.header = self.before + (marks.before(opener) if marks else opener)
+        # a content that spells one may be taken apart by the template
+        self._marks = (marks.open.strip(), marks.close.strip()) if marks else ()
         self._known: dict[tuple[str | None, str], str] = {}
         self._around: tuple[str, str] | None = None
         before, _, after = self._rendered(None, "Hello").partition("Hello")
@@ -46,7 +49,7 @@ class AssistantTurns:
         """The rendered response; a missing one is rendered as an empty one."""
         content = turn.content or ""
         plain = turn.reasoning is None and content.strip() == content != ""
-        if self._around and plain and "think>" not in content:
+        if self._around and plain and not any(mark in content for mark in self._marks):
             return self._around[0] + self.prompts.spellings.masked(content) + self._around[1]
         key = (turn.reasoning, content)
         if (known := self._known.get(key)) is None:

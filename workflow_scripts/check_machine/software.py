@@ -12,7 +12,8 @@ from pathlib import Path
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.check_machine.machine import Machine, Outcome, fail, ok, warn
 from workflow_scripts.config.sections import Config
-from workflow_scripts.model.folder import chat_template, end_token_ids, tokenizer_file
+from workflow_scripts.model.folder import end_token_ids, tokenizer_file
+from workflow_scripts.model.prompts import PromptError, Prompts
 from workflow_scripts.sglang.flags import nearest, refuse_simulation, translate
 from workflow_scripts.sglang.version import version_key
 
@@ -37,10 +38,17 @@ def check_model(config: Config) -> Iterator[Outcome]:
         yield fail("model", f"{' and '.join(map(str, missing))} missing; {hint}")
         return
     try:
-        chat_template(config)
+        prompts = Prompts.from_config(config)
+        prompts.prompt_ids([{"role": "user", "content": "Hello"}])
         ends = end_token_ids(config)
     except ConfigError as error:
         yield fail("model", str(error))
+        return
+    except PromptError as error:
+        yield fail("model", f"{error}, and it was only asked to render a plain question")
+        return
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        yield fail("model", f"{tokenizer_file(config)} cannot be read ({error}); fetch it again")
         return
     if ends:
         yield ok("model", f"{folder}: configuration, tokenizer and chat template are there")

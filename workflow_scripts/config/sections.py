@@ -1,12 +1,26 @@
 """The sections of the configuration; config/load.py checks them."""
 
+import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from workflow_scripts.config.audit import Audit
 from workflow_scripts.config.dataset import Dataset
 from workflow_scripts.config.fields import Section, data, layout, section, speed
+
+# What a template is given by other means.
+GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
+SWITCHES = {"enable_thinking", "thinking"}
+
+
+class Reasoning(Section):
+    """What stands before and after a reasoning in an assistant's turn."""
+
+    open: Annotated[str, Field(min_length=1)] = data(description="What opens it, as `<think>`.")
+    close: Annotated[str, Field(min_length=1)] = data(
+        description="What closes it, up to where the answer begins, as `</think>`."
+    )
 
 
 class Model(Section):
@@ -24,8 +38,25 @@ class Model(Section):
     )
     thinking: bool = data(
         True,
-        description="Render prompts with thinking on (`enable_thinking`). An error for a model "
-        "whose vocabulary has no <think> and </think> tokens.",
+        description="Render prompts with thinking on (`enable_thinking`, `thinking`). An error "
+        "where the chat template does otherwise: it ends the prompt with a reasoning that is over, "
+        "or with an open one although thinking is off, or nothing in it or in the tokenizer shows "
+        "a reasoning.",
+    )
+    reasoning: Reasoning | None = data(
+        None,
+        description="What opens and closes a reasoning, as `{open: <think>, close: </think>}`; "
+        "found out from what the chat template writes where it is not set.",
+    )
+    template_variables: dict[str, Any] = data(
+        {},
+        description="Other variables of the chat template, by name, such as `reasoning_effort` or "
+        "`thinking_budget`.",
+    )
+    date: datetime.date | None = data(
+        None,
+        description="The date, as 2026-01-31, that a chat template prints that asks for today's. "
+        "An error for such a template without one: its prompts would change from day to day.",
     )
     history_reasoning: Literal["template", "keep"] = data(
         "template",
@@ -33,6 +64,15 @@ class Model(Section):
         "chat template does it, which usually leaves it out. `keep`: the template is told to keep "
         "it (`preserve_thinking`, `clear_thinking`); an error for one that does not.",
     )
+
+    @field_validator("template_variables")
+    @classmethod
+    def _are_not_given_otherwise(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(GIVEN & {*values}):
+            raise ValueError(f"{', '.join(taken)}: given by the rows, not by the configuration")
+        if taken := sorted(SWITCHES & {*values}):
+            raise ValueError(f"{', '.join(taken)}: decided by model.thinking; set that")
+        return values
 
 
 class Canary(Section):

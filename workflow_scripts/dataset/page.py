@@ -25,7 +25,7 @@ class Piece:
 
     Args:
         ids: as many as it takes.
-        control: whether it is a token of the chat template or a think token.
+        control: whether it is a token of the chat template or of a reasoning's marks.
         supervised: whether the loss mask is 1 on it.
     """
 
@@ -37,10 +37,9 @@ class Piece:
 
 def pieces(prompts: Prompts, ids: Ids, supervised: bool) -> Iterator[Piece]:
     """The ids of one part of a row, token by token."""
-    marks = prompts.control_ids | {prompts.think_open, prompts.think_close}
     held: list[int] = []
     for token in ids.tolist():
-        if token in marks:
+        if token in prompts.control_ids:
             if held:
                 yield Piece(prompts.decode([held])[0], held, False, supervised)
                 held = []

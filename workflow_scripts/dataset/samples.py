@@ -140,7 +140,8 @@ def _sample(
     output_ids: Ids,
 ) -> Sample:
     fields["on_policy"] = fields["origin"] == "generated"
-    fields["reasoning_length"] = split(prompts, prompt_ids, output_ids).answer_start
+    parts = split(prompts, prompt_ids, output_ids)
+    fields["reasoning_length"] = parts.answer_start if parts.reasons else 0
     fields["messages"] = text
     return Sample(fields, row, messages, prompt_ids, output_ids)
 

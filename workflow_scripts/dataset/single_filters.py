@@ -23,7 +23,7 @@ class Context:
 
     Args:
         config: the run's configuration.
-        prompts: the model's think and end tokens.
+        prompts: the model's end tokens and marks of a reasoning.
         survey: what is known of all rows.
 
     Raises:
@@ -35,23 +35,23 @@ class Context:
         self.prompts = prompts
         self.survey = survey
         self.held_out = held_out_sets(config.audit) if config.audit.held_out else None
-        marks = {m for m in (prompts.think_open, prompts.think_close) if m is not None}
-        leaks = sorted(prompts.control_ids | marks)
-        # whether an id is a control or think token; the last entry is for any higher id
+        leaks = sorted(prompts.control_ids)
+        # whether an id is a control token; the last entry is for any higher id
         self.is_control = np.zeros(max(leaks, default=0) + 2, dtype=bool)
         self.is_control[leaks] = True
 
 
 def _control_tokens(sample: Sample, context: Context) -> str | None:
     prompts = context.prompts
-    ids, start = sample.output_ids, sample.fields["reasoning_length"]
+    ids = sample.output_ids
     if len(ids) and int(ids[-1]) in prompts.end_ids:
         ids = ids[:-1]
-    leaked = np.flatnonzero(context.is_control.take(ids, mode="clip"))
-    allowed = {start - 1}  # the one that ends the reasoning
-    if start and ids[0] == prompts.think_open:
-        allowed.add(0)
-    extra = next((int(at) for at in leaked if int(at) not in allowed), None)
+    leaked = np.flatnonzero(context.is_control.take(ids, mode="clip")).tolist()
+    if leaked and prompts.marks is not None:  # the marks of its own reasoning may stand there
+        parts = prompts.marks.parts(sample.prompt_ids, ids)
+        own = prompts.marks.written(parts, ids)
+        leaked = [at for at in leaked if at not in own]
+    extra = next(iter(leaked), None)
     if extra is None:
         return None
     return f"{prompts.decode([[int(ids[extra])]])[0]} at id {extra} of the completion"

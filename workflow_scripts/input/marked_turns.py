@@ -22,14 +22,14 @@ class MarkedTurn:
 
 def cut(row: MarkedText, marks: TemplateMarks) -> tuple[list[MarkedTurn], str | None]:
     """The turns, and why what follows them is none."""
-    text = row.text
+    text, outside = row.text, marks.outside(row.text)
     turns: list[MarkedTurn] = []
     found = marks.start.match(text)
     while found:
         role, begin = str(found.lastgroup)[0], found.end()
         if role == "s" and turns:
             return turns, "a second system turn; several conversations in one row?"
-        border = marks.border.search(text, begin)
+        border = marks.border.search(outside, begin)
         found = marks.following[role].search(text, begin)
         stop = border.start() if border else len(text)
         if found and found.start() > stop:

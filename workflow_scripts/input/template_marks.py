@@ -36,8 +36,7 @@ class TemplateMarks:
         prompts: the model's template and tokenizer.
 
     Attributes:
-        think_ids: ids of the think tokens, as far as there are any.
-        think, end: a think token; a token that ends a completion.
+        think, end: a mark of a reasoning, as far as there are any; a token that ends a completion.
         border: a token that the template writes between turns.
         start: what opens a conversation. In it and in `following` the name of the group that
             matched begins with the letter in `ROLES` of the turn that follows.
@@ -48,9 +47,11 @@ class TemplateMarks:
         self.prompts = prompts
         self._control = {i: text for text, i in prompts.added.items() if text.strip()}
         self._marks: dict[int, str] = {}
-        self.think_ids = {prompts.think_open, prompts.think_close} - {None}
-        self._mark([i for i in self._control if i in self.think_ids or i in prompts.end_ids])
-        self.think = _any_of([self._marks[i] for i in self.think_ids if i is not None])
+        reasoning = prompts.reasoning
+        own = prompts.marks.control_ids if prompts.marks else set()
+        self._mark([i for i in self._control if i in own or i in prompts.end_ids])
+        spelled = map(self._marked, reasoning.spelled if reasoning else ())
+        self.think = re.compile("|".join(map(re.escape, spelled)) or NOTHING)
         self.end = _any_of([mark for i, mark in self._marks.items() if i in prompts.end_ids])
         self._learn()
         self._spelled = {ord(mark): self._control[i] for i, mark in self._marks.items()}
@@ -63,6 +64,11 @@ class TemplateMarks:
         """The text with its control tokens spelled out."""
         return text.translate(self._spelled)
 
+    def outside(self, text: str) -> str:
+        """A marked text with the marks of reasonings blanked out, since some hold tokens that
+        stand between turns as well."""
+        return self.think.sub(_blank, text)
+
     def read(self, ids: list[int]) -> MarkedText:
         marked = [n for n, token in enumerate(ids) if token in self._marks]
         first = sorted({0, *marked, *(n + 1 for n in marked), len(ids)})
@@ -72,6 +78,11 @@ class TemplateMarks:
         at = [0, *accumulate(map(len, pieces))]
         # the end stands three times: two pieces may be looked for after any
         return MarkedText(ids, "".join(pieces), first + first[-1:] * 2, at + at[-1:] * 2)
+
+    def _marked(self, text: str) -> str:
+        """A text that the template writes, its control tokens as surrogates."""
+        pieces = self.prompts.spellings.cut(text)
+        return "".join(self._marks.get(self.prompts.added.get(p, -1), p) for p in pieces)
 
     def _mark(self, ids: list[int]) -> None:
         for token in ids:
@@ -94,7 +105,7 @@ class TemplateMarks:
                     closings.add(pieces[-1])
         following: dict[str, list[tuple[str, str]]] = {role: [] for role in ROLES}
         for (before, after), some in between.items():
-            if after == "a":  # what differs is the answers', and so is a think token
+            if after == "a":  # what differs is the answers', and so is a reasoning's mark
                 shared = commonprefix([*some])  # noqa: RUF071
                 some = {self.think.split(shared)[0]}
             following[before] += [(after, text) for text in some if re.search(SURROGATES, text)]
@@ -124,6 +135,10 @@ class TemplateMarks:
         self._mark(ids)
         text = self.read(ids).text
         return re.split(r"qz\d+zq", text) if re.findall(r"qz\d+zq", text) == known else None
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
 
 
 def _any_of(marks: list[str]) -> re.Pattern[str]:

@@ -116,9 +116,6 @@ class Detokenizer:
         whole = (start, stop) == (turn.begin, turn.stop)
         if turn.role != "a" or (whole and not self.marks.think.search(turn.text)):
             return {**message, "content": self.marks.spelled(turn.text)}
-        opener = next((n for n in range(start, stop) if ids[n] == self.prompts.think_open), start)
-        if not self.prompts.decode([ids[start:opener]])[0].strip():
-            start = opener  # some models write an empty line before their reasoning
         before, output = ids[turn.begin : start], ids[start:stop]
         if split(self.prompts, before, output).closed:
             [(reasoning, answer)] = texts(self.prompts, [(before, output)])
@@ -128,10 +125,10 @@ class Detokenizer:
         return message if reasoning is None else {**message, "reasoning_content": reasoning}
 
     def _same(self, messages: list[Message], ids: list[int]) -> bool:
-        """Whether the messages' prompt is these ids and, at most, think tokens."""
+        """Whether the messages' prompt is these ids and, at most, marks of a reasoning."""
         try:
             ours = self.prompts.prompt_ids(messages)
         except PromptError:
             return False
-        rest = [token for token in ours[len(ids) :] if token not in self.marks.think_ids]
-        return ours[: len(ids)] == ids and not self.prompts.decode([rest])[0].strip()
+        rest = self.marks.read(ours[len(ids) :]).text
+        return ours[: len(ids)] == ids and not self.marks.think.sub("", rest).strip()

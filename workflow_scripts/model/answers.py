@@ -1,18 +1,16 @@
 """What an engine's answer is worth: its class, its reasoning and its answer text.
 
-Everything is decided on token ids: where the reasoning ends is where the id of </think> stands.
+Where a reasoning ends is decided by the marks that the model's chat template writes (marks.py).
 """
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from workflow_scripts.model.marks import Ids, Parts
 from workflow_scripts.model.prompts import Prompts
-
-Ids = Sequence[int] | np.ndarray[Any, np.dtype[np.int32]]
 
 CLASSES = (
     "complete",
@@ -38,39 +36,22 @@ class Answer:
     accept_length: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Id ranges of a completion: reasoning [0, reasoning_end), answer [answer_start, answer_end).
-
-    `closed` is False while the reasoning, if there is one, has not ended.
-    """
-
-    reasoning_end: int
-    answer_start: int
-    answer_end: int
-    closed: bool
-
-
 def split(prompts: Prompts, prompt_ids: Ids, output_ids: Ids) -> Parts:
-    """Find reasoning and answer in a completion by the ids of the think tokens.
+    """Find reasoning and answer in a completion.
 
     Args:
-        prompts: the model's think and end tokens.
+        prompts: the model's end tokens and marks of a reasoning.
         prompt_ids, output_ids: ids as lists or one-dimensional arrays.
     """
-    end = len(output_ids)
-    if end and output_ids[-1] in prompts.end_ids:
-        end -= 1
-    opened = prompts.opens_thinking(prompt_ids)
-    if not opened and end and prompts.think_open is not None:
-        # some models open the reasoning themselves, at the very start
-        opened = bool(output_ids[0] == prompts.think_open)
-    if not opened:
-        return Parts(0, 0, end, True)
-    closes = np.flatnonzero(np.asarray(output_ids[:end]) == prompts.think_close)
-    if not len(closes):
-        return Parts(end, end, end, False)
-    return Parts(int(closes[0]), int(closes[0]) + 1, end, True)
+    end = _end(prompts, output_ids)
+    if prompts.marks is None:
+        return Parts(0, 0, 0, end, True, False)
+    return prompts.marks.parts(prompt_ids, output_ids[:end])
+
+
+def _end(prompts: Prompts, output_ids: Ids) -> int:
+    """Ids without the end token."""
+    return len(output_ids) - (len(output_ids) > 0 and int(output_ids[-1]) in prompts.end_ids)
 
 
 def fault(answer: Answer, vocab_size: int) -> str | None:
@@ -116,16 +97,22 @@ def texts(
 ) -> list[tuple[str | None, str]]:
     """Reasoning (None where there is none) and answer as text, for turns given as prompt ids and
     output ids."""
+    marks = prompts.marks
     pieces: list[list[int]] = []
-    opened = []
+    found: list[Parts] = []
     for prompt_ids, output_ids in turns:
         parts = split(prompts, prompt_ids, output_ids)
-        start = 1 if output_ids and output_ids[0] == prompts.think_open else 0
-        pieces.append(output_ids[start : parts.reasoning_end])
+        found.append(parts)
+        reasoning_ids = output_ids[parts.reasoning_start : parts.reasoning_end]
+        pieces.append(marks.seamless(reasoning_ids) if marks else reasoning_ids)
         pieces.append(output_ids[parts.answer_start : parts.answer_end])
-        opened.append(parts.answer_start > 0)
     decoded = iter(prompts.decode(pieces))
-    return [
-        (reasoning.strip("\n"), answer.lstrip("\n")) if has_reasoning else (None, answer)
-        for has_reasoning, reasoning, answer in zip(opened, decoded, decoded, strict=True)
-    ]
+    told: list[tuple[str | None, str]] = []
+    for turn, parts, reasoning, answer in zip(turns, found, decoded, decoded, strict=True):
+        if marks is None or not parts.reasons:
+            told.append((None, answer))
+            continue
+        if marks.plain:
+            reasoning, answer = marks.texts(turn[0], turn[1][: _end(prompts, turn[1])])
+        told.append((reasoning.strip("\n"), answer.lstrip("\n")))
+    return told

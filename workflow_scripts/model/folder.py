@@ -9,11 +9,8 @@ from workflow_scripts.base.files import file_sha256
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import canonical, digest
 
-THINK_TOKENS = ("<think>", "</think>")
-NO_THINKING = (
-    "model.thinking: the tokenizer has no <think> and </think> tokens, so this model has no "
-    "thinking mode; set model.thinking to false"
-)
+DEFAULT, FOR_TOOLS = "default", "tool_use"  # the templates that transformers chooses between
+ADDITIONAL = "additional_chat_templates"
 
 
 def tokenizer_file(config: Config) -> Path:
@@ -30,43 +27,58 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path}: not valid JSON ({error}); fetch the model again") from None
 
 
-def special_tokens(config: Config) -> dict[str, str]:
-    """The tokens a chat template may name (bos_token, eos_token, ...)."""
-    found = read_json(tokenizer_file(config).parent / "tokenizer_config.json")
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    values = {name: found.get(name) for name in names}
-    return {
-        name: value["content"] if isinstance(value, dict) else value
-        for name, value in values.items()
-        if value
+def special_tokens(config: Config) -> dict[str, Any]:
+    """The tokens a chat template may name (bos_token, eos_token, ...), as transformers finds them:
+    in tokenizer_config.json, and in special_tokens_map.json where that lists no added tokens."""
+    folder = tokenizer_file(config).parent
+    found = read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in found:
+        found = {**found, **read_json(folder / "special_tokens_map.json")}
+    more = found.get("extra_special_tokens")  # a list has no names
+    named = {name: value for name, value in found.items() if name.endswith("_token")}
+    named |= more if isinstance(more, dict) else {}
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in named.items()
     }
+    return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
-def chat_template(config: Config) -> str:
-    """The Jinja text of the chat template.
+def chat_templates(config: Config) -> dict[str, str]:
+    """The Jinja texts of the chat templates by name, from where transformers finds them; `default`
+    where there is only one.
 
     Raises:
-        ConfigError: the model folder has none and the configuration names none.
+        ConfigError: the model folder has none and the configuration names none, or there are
+            several and none is the one by default.
     """
     folder = tokenizer_file(config).parent
     if config.model.chat_template:
-        candidates = [Path(config.model.chat_template)]
-    else:
-        candidates = [folder / "chat_template.jinja"]
-    for path in candidates:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        if config.model.chat_template:
+        path = Path(config.model.chat_template)
+        if not path.is_file():
             raise ConfigError(f"model.chat_template: {path} does not exist")
-    template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):  # the older form: several named templates
-        template = {t["name"]: t["template"] for t in template}.get("default")
-    if not isinstance(template, str):
+        return {DEFAULT: path.read_text(encoding="utf-8")}
+    files = {path.stem: path for path in sorted((folder / ADDITIONAL).glob("*.jinja"))}
+    if (own := folder / "chat_template.jinja").is_file():
+        files = {DEFAULT: own} | files
+    found: Any = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        found = found or read_json(folder / name).get("chat_template")
+    if isinstance(found, list):  # the older form of several
+        found = {one["name"]: one["template"] for one in found}
+    if isinstance(found, str):
+        found = {DEFAULT: found}
+    if not isinstance(found, dict) or not found:
         raise ConfigError(
             f"{folder}: no chat template (neither chat_template.jinja nor a chat_template in "
             "tokenizer_config.json); set model.chat_template to a Jinja file"
         )
-    return template
+    if not {DEFAULT, FOR_TOOLS} & {*found}:
+        raise ConfigError(
+            f"{folder}: several chat templates ({', '.join(sorted(found))}) and none named "
+            f"{DEFAULT}; set model.chat_template to a Jinja file with one of them"
+        )
+    return found
 
 
 def end_token_ids(config: Config) -> list[int]:

@@ -1,7 +1,7 @@
 """Spellings of control tokens in anybody's text, masked so that they stay text."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MASK = "\ufdd0"  # a Unicode noncharacter; occurrences in user text are masked as well
@@ -24,15 +24,25 @@ class Spellings:
         self._cut = re.compile(f"({alternatives})") if alternatives else None
 
     def masked(self, value: Any) -> Any:
-        """A text, or a message's texts, arguments of tool calls included, with the control tokens
-        that it spells masked."""
+        """A text, or all texts in a value, keys included, with the control tokens that they spell
+        masked."""
         if isinstance(value, str):
             if not any(start in value for start in self._starts):
                 return value
             return self._find.sub(self._mask, value)
         if isinstance(value, dict):
-            return {key: self.masked(inner) for key, inner in value.items()}
+            return {self.masked(key): self.masked(inner) for key, inner in value.items()}
         return [self.masked(inner) for inner in value] if isinstance(value, list) else value
+
+    def restored(self, value: Any) -> Any:
+        """A value, of texts and what else JSON has, as it was before `masked`."""
+        if isinstance(value, str):
+            return self.unmasked(value)
+        if isinstance(value, Mapping):
+            return {self.restored(key): self.restored(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.restored(inner) for inner in value]
+        return value
 
     def unmasked(self, text: str) -> str:
         """The text as it was before `masked`."""

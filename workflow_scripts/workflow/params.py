@@ -7,6 +7,10 @@ from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import canonical
 
 _GATE_ONLY = {"stop_on", "max_rejected_fraction"}
+_OF_PROMPTS = (
+    "tokenizer", "chat_template", "thinking",
+    "chat_template_for_tools", "date", "template_variables", "reasoning",
+)  # fmt: skip
 _OF_DATASET = {
     "held_out", "contamination_ngram", "repeated_min_prompts", "repeated_min_share",
     "repeated_max_chars",
@@ -27,7 +31,7 @@ def stage_params(config: Config, identity: dict[str, Any], run_hash: str) -> dic
                 "input": config.input,
                 "input_format": config.input_format,
                 "audit": audit.model_dump(mode="json", exclude=_GATE_ONLY),
-                **{k: identity[k] for k in ("tokenizer", "chat_template", "thinking")},
+                **{k: identity[k] for k in _OF_PROMPTS if k in identity},
             }
         ),
         "audit_gate": canonical(audit.model_dump(mode="json", include=_GATE_ONLY)),

@@ -9,19 +9,22 @@ from workflow_scripts.config.sections import Config
 from workflow_scripts.embedded.server import NUMERICS
 from workflow_scripts.identity import canonical, digest
 from workflow_scripts.model.folder import (
-    NO_THINKING,
-    THINK_TOKENS,
-    chat_template,
+    DEFAULT,
+    FOR_TOOLS,
+    chat_templates,
     end_token_ids,
     read_json,
     special_tokens,
     tokenizer_file,
     weight_index,
 )
+from workflow_scripts.model.reasoning import NAMED, NAMED_TOKEN, NO_REASONING
 from workflow_scripts.sglang.numerics import numeric_flags
 
 # Raised when the same settings would render another prompt than before.
 PROMPT_VERSION = 1
+ALWAYS = ("bos_token", "eos_token", "unk_token", "pad_token")
+OTHER = "chat_template_for_tools"
 
 
 def run_identity(config: Config) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def run_identity(config: Config) -> dict[str, Any]:
 
     Raises:
         ConfigError: the model folder or its tokenizer is missing; thinking is asked of a model
-            without think tokens.
+            that has no mark of a reasoning.
     """
     folder = Path(config.model.path)
     tokenizer = tokenizer_file(config)
@@ -38,14 +41,15 @@ def run_identity(config: Config) -> dict[str, Any]:
             hint = "run `make setup`" if config.engine.kind == "embedded" else "check model.path"
             raise ConfigError(f"model.path: {path} does not exist; {hint}")
     text = tokenizer.read_bytes()
-    if config.model.thinking and not all(f'"{t}"'.encode() in text for t in THINK_TOKENS):
-        raise ConfigError(NO_THINKING)
-    kept = {"history_reasoning": "keep"} if config.model.history_reasoning == "keep" else {}
+    templates = chat_templates(config)
+    _check_thinking(config, templates, text)
+    first = templates.get(DEFAULT) or templates[FOR_TOOLS]
     return {
-        **kept,
+        **_where_set(config),
+        **({OTHER: digest(templates[FOR_TOOLS])} if FOR_TOOLS in templates else {}),
         "prompt_version": PROMPT_VERSION,
-        "chat_template": digest(chat_template(config)),
-        "special_tokens": special_tokens(config),
+        "chat_template": digest(first),
+        "special_tokens": _special_tokens(config, templates),
         "tokenizer": hashlib.sha256(text).hexdigest(),
         "thinking": config.model.thinking,
         "model": digest(canonical(read_json(folder / "config.json"))),
@@ -57,6 +61,34 @@ def run_identity(config: Config) -> dict[str, Any]:
         "rehearsal_tokens": config.engine.rehearsal_tokens,
         "embedded_numerics": NUMERICS if config.engine.kind == "embedded" else None,
     }
+
+
+def _where_set(config: Config) -> dict[str, Any]:
+    """Settings that an identity has only where they are set, since older ones lack them."""
+    model = config.model
+    told = model.model_dump(mode="json", include={"date", "template_variables", "reasoning"})
+    kept = {"history_reasoning": "keep"} if model.history_reasoning == "keep" else {}
+    return kept | {name: value for name, value in told.items() if value}
+
+
+def _special_tokens(config: Config, templates: dict[str, str]) -> dict[str, str]:
+    """Four of tokenizer_config.json, and any other that a template names."""
+    found = read_json(tokenizer_file(config).parent / "tokenizer_config.json")
+    values = {name: found.get(name) for name in ALWAYS}
+    always = {k: v["content"] if isinstance(v, dict) else v for k, v in values.items() if v}
+    written = "".join(templates.values())
+    return always | {k: v for k, v in special_tokens(config).items() if k in written}
+
+
+def _check_thinking(config: Config, templates: dict[str, str], tokenizer: bytes) -> None:
+    """A first look, at every start: whether anything names a reasoning at all. What the template
+    makes of `model.thinking` is looked at where it is rendered (model/reasoning.py)."""
+    if not config.model.thinking or config.model.reasoning:
+        return
+    if any(map(NAMED.search, templates.values())):
+        return
+    if not NAMED_TOKEN.search(tokenizer):
+        raise ConfigError(NO_REASONING)
 
 
 def hash_of(identity: dict[str, Any]) -> str:

@@ -98,6 +98,16 @@ def test_a_finished_run(run: Results, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "\n".join(found) + "\n"
 
 
+def test_conversations_that_ended_early_are_counted(run: Results) -> None:
+    run.audit()
+    run.finish()
+    stats = json.loads((run.out / "dataset/stats.json").read_text())
+    run.put("dataset/stats.json", stats | {"ended": {"calls_differ": 12, "no_call": 1}})
+    assert run.lines()[5] == (
+        "           conversations that ended early: 12 calls_differ, 1 no_call"
+    )
+
+
 def test_what_is_not_as_usual_is_said(run: Results) -> None:
     run.configure(engine={"kind": "embedded"})
     run.audit()

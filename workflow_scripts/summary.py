@@ -44,6 +44,9 @@ def lines(run: Path) -> list[str]:
             f"{also}, "
             f"{stats['supervised_tokens']} supervised tokens, {rows['dropped']} dropped"
         )
+        if ended := stats.get("ended"):
+            told = ", ".join(f"{count} {reason}" for reason, count in ended.items())
+            said.append(f"           conversations that ended early: {told}")
     if verify := read(out / "verify.json"):
         word = "every row is accounted for" if verify["ok"] else "FAILED, see verify.json"
         said.append(f"verify     {word} ({len(verify['checks'])} checks)")

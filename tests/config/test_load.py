@@ -160,6 +160,18 @@ def test_a_key_changes_what_it_says(values: dict[str, Any], name: str) -> None:
         assert before["generate"] == after["generate"]
 
 
+def test_which_turns_are_asked_makes_them_anew_but_changes_no_answer(
+    values: dict[str, Any],
+) -> None:
+    keep, regenerate = (
+        Run(load(changed(values, "audit.rules.tool_turns", rule)))
+        for rule in ("keep", "regenerate")
+    )
+    assert keep.hash == regenerate.hash
+    differ = {k for k in keep.params if keep.params[k] != regenerate.params[k]}
+    assert differ == {"audit", "generate", "dataset"}
+
+
 def test_an_edited_filter_makes_the_dataset_again(values: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def judge(row):\n    return None\n")

@@ -15,6 +15,7 @@ from workflow_scripts.config.dataset import FilterChoice
 from workflow_scripts.config.dataset import Filters as FilterSettings
 from workflow_scripts.dataset.samples import Sample
 from workflow_scripts.dataset.single_filters import FILTERS, Context
+from workflow_scripts.dataset.survey import whole
 from workflow_scripts.dataset.user_filters import check
 from workflow_scripts.texts.loops import THRESHOLD
 
@@ -84,6 +85,41 @@ def test_control_tokens(tmp_path: Path) -> None:
     ]
     talks = [(f"q{n}", answer) for n, answer in enumerate(good + bad)]
     assert filtered(tmp_path, *talks) == dict.fromkeys((4, 5, 6, 7), "control_tokens")
+
+
+def test_control_tokens_around_calls_are_no_leak(tmp_path: Path) -> None:
+    """Many forms mark calls with control tokens. What a text holds of them is one all the same."""
+
+    def made(calls: str | None, *parts: str | int) -> Turn:
+        return reply("I look.", output_ids=ids("so\n", THINK_CLOSE, *parts, IM_END), calls=calls)
+
+    marked = ("I look.", 256, "f{}", 256)
+    call = '[{"function": {"name": "%s", "arguments": {}}}]'
+    plain, spelling = call % "f", call % "f<|im_start|>"
+    leak = ids(256, "so\n", THINK_CLOSE, *marked, IM_END)
+    talks = [
+        ("q1", made(plain, *marked)),
+        ("q2", made(None, *marked)),
+        ("q3", made(spelling, *marked)),
+        ("q4", reply("I look.", output_ids=leak, calls=plain)),
+    ]
+    assert filtered(tmp_path, *talks) == dict.fromkeys((2, 3, 4), "control_tokens")
+
+
+def test_what_is_said_before_calls_is_no_repeated_answer(tmp_path: Path) -> None:
+    calls = '[{"function": {"name": "f", "arguments": {"a": %d}}}]'
+    talks = [(f"q{n}", reply("I look.", None, calls=calls % n)) for n in range(9)]
+    assert filtered(tmp_path / "1", *talks) == {}
+    answers = [(question, reply("I look.", None)) for question, _ in talks]
+    assert filtered(tmp_path / "2", *answers) == dict.fromkeys(range(1, 10), "repeated")
+
+
+def test_conversations_whose_calls_differ_are_not_nearly_the_same() -> None:
+    def talk(city: str) -> str:
+        call = {"function": {"name": "weather", "arguments": {"city": city}}}
+        return whole([{"role": "assistant", "content": None, "tool_calls": [call]}])
+
+    assert talk("Bonn") == talk("Bonn") != talk("Rome")
 
 
 def test_loops(tmp_path: Path) -> None:

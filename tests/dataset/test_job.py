@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.made.call_templates import WRITTEN, template
 from tests.made.merged_rows import PROMPTS, RUN, Built, reply, row
 from tests.made.model import IM_END, IM_START, THINK, THINK_CLOSE, byte_tokenizer
 from tests.made.prompts import tiny_prompts
@@ -81,6 +82,38 @@ def test_a_kept_response_of_another_family_by_hand() -> None:
     asked = [begin, head, *b"user", close, *b"\n\nHi", eot, head, *b"assistant", close, 10, 10]
     assert prompt == asked
     assert completion == [*b"Yo", eot]
+
+
+def test_kept_calls_are_samples_where_calls_are_asked() -> None:
+    """Their ids are what the template writes after its prompt."""
+    prompts = tiny_prompts(template=template(WRITTEN["qwen"]))
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    talk = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "Yo"},
+    ]
+    merged = row(1, origin="kept", messages=json.dumps(talk))
+    batch = pa.Table.from_pylist([merged], COMPLETIONS).to_batches()[0]
+    one, two = read_samples(batch, 0, prompts, calls_too=True)
+    written = b'<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    assert one.output_ids.tolist() == [*written, IM_END]
+    assert two.output_ids.tolist() == [*b"Yo", IM_END]
+    assert [json.loads(s.fields["calls"] or "0") for s in (one, two)] == [[call], 0]
+    assert [s.fields["turn"] for s in (one, two)] == [0, 1] and not one.answer
+    (only,) = read_samples(batch, 0, prompts)  # under `keep` the call is history
+    assert only.output_ids.tolist() == two.output_ids.tolist() and only.fields["turn"] == 0
+
+
+def test_endings_are_counted_and_told(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    cut = reply("Hm", calls=json.dumps([call]), ended="calls_differ")
+    built = Built(tmp_path, [row(1, "a", cut), row(2, "b", reply("fine"))])
+    assert built.stats["ended"] == {"calls_differ": 1}
+    told = built.rows().sort("line")
+    assert told["ended"].to_list() == ["calls_differ", None]
+    assert told["calls"].to_list() == [json.dumps([call]), None]
 
 
 def test_a_kept_response_is_off_policy(tmp_path: Path) -> None:

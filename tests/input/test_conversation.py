@@ -130,6 +130,18 @@ def test_a_call_at_the_end_is_dropped() -> None:
     assert found.used == ["tool_turns", "trailing_call_dropped"]
 
 
+def test_calls_can_be_asked_too() -> None:
+    """Each assistant turn is one to answer, also a call that nothing follows, as in xLAM's rows."""
+    rules = Rules(tool_turns="regenerate")
+    called = assistant(None, tool_calls=[CALL])
+    record = {"messages": [user("2+2?"), called, RESULT, assistant("4")]}
+    found = read_conversation(record, rules)
+    assert [turn.content for turn in found.responses()] == [None, "4"]
+    found = read_conversation({"messages": [user("2+2?"), called]}, rules)
+    assert found.responses() == [found.turns[1]] and found.turns[1].tool_calls == [CALL]
+    assert found.used == ["tool_turns"]
+
+
 # ---- reasoning ----
 
 

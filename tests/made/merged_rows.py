@@ -34,6 +34,8 @@ def reply(answer: str, reasoning: str | None = "so", **changes: Any) -> Turn:
         "output_ids": [*thought, *answer.encode(), IM_END],
         "reasoning": reasoning,
         "answer": answer,
+        "calls": None,
+        "ended": None,
         "class": "complete",
         "finish_reason": "stop",
         "attempts": 1,
@@ -56,6 +58,8 @@ def row(number: int, *talk: str | Turn, prompts: Prompts = PROMPTS, **changes: A
         message = {"role": "assistant", "content": said["answer"]}
         if said["reasoning"] is not None:
             message["reasoning_content"] = said["reasoning"]
+        if said["calls"] is not None:
+            message["tool_calls"] = json.loads(said["calls"])
         messages.append(message)
     return {
         "row_id": f"{number:032x}",

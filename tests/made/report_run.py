@@ -95,6 +95,7 @@ def dataset_stats() -> Row:
         "drift": {"turns_checked": 7, "turns_differing": 2},
         "drop_reasons": {"truncated_in_thinking": 2, "too_long": 1},
         "classes": {"complete": 4, "kept": 4, "truncated_in_thinking": 2},
+        "ended": {},
         "completion_token_counts": {"3": 2, "8": 1, "40": 3, "5000": 1},
         "run": {},
     }

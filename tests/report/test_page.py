@@ -147,6 +147,27 @@ def test_new_responses(page: Page) -> None:
     assert not page["new"].all("details")
 
 
+def test_endings_are_counted(run: FakeRun) -> None:
+    run.write()
+    assert "ended early" not in run.page().source
+    run.stats["ended"] = {"calls_differ": 12, "no_call": 1}
+    run.write()
+    assert run.page().table("ended-table") == [
+        ["calls_differ", "other calls than the old ones, whose results do not fit", "12"],
+        ["no_call", "an answer where the old turn called tools", "1"],
+    ]
+
+
+def test_a_sample_that_calls_shows_its_calls(run: FakeRun) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": HOSTILE}}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    messages = [{"role": "user", "content": "q"}, called]
+    run.after[3]["messages"] = json.dumps(messages)
+    run.write()
+    page = run.page()
+    assert "&#34;name&#34;: &#34;f&#34;" in page.source and HOSTILE not in page.source
+
+
 def test_why_rows_fell_out(page: Page) -> None:
     assert page.table("reject-table") == [
         ["invalid_json", "1", f"a.jsonl:11: {HOSTILE}"],

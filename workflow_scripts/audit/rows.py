@@ -114,7 +114,7 @@ class PartReader:
             user_id(record, audit.columns.id),
             prompt_hash(messages, conversation.given),
         )
-        short = 0 < len(text) <= audit.repeated_max_chars
+        short = 0 < len(text) <= audit.repeated_max_chars and not last.tool_calls
         short_text, numbers = self._shortened(text) if short else (None, None)
         row = {
             "row_id": line.row_id,

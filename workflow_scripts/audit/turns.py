@@ -3,7 +3,7 @@
 from typing import Any
 
 from workflow_scripts.input.turn import Turn
-from workflow_scripts.model.prompts import PromptError, Prompts
+from workflow_scripts.model.prompts import Message, PromptError, Prompts
 
 SHORT_CHARS = 200  # texts up to this length are encoded once and remembered
 REMEMBERED = 200_000
@@ -48,6 +48,8 @@ class AssistantTurns:
     def text(self, turn: Turn) -> str:
         """The rendered response; a missing one is rendered as an empty one."""
         content = turn.content or ""
+        if turn.tool_calls:
+            return self._rendered(turn.reasoning, content, turn.tool_calls)
         plain = turn.reasoning is None and content.strip() == content != ""
         if self._around and plain and not any(mark in content for mark in self._marks):
             return self._around[0] + self.prompts.spellings.masked(content) + self._around[1]
@@ -58,8 +60,10 @@ class AssistantTurns:
                 self._known[key] = known
         return known
 
-    def _rendered(self, reasoning: str | None, content: str) -> str:
-        message = {"role": "assistant", "content": content}
+    def _rendered(self, reasoning: str | None, content: str, calls: list[Any] | None = None) -> str:
+        message: Message = {"role": "assistant", "content": content}
+        if calls:
+            message["tool_calls"] = calls
         if reasoning is not None:
             message["reasoning_content"] = reasoning
         try:

@@ -16,10 +16,12 @@ class Rules(Section):
     leading_assistant: Literal["drop", "reject"] = data(
         "drop", description="An assistant turn before the first user turn."
     )
-    tool_turns: Literal["reject", "keep"] = data(
+    tool_turns: Literal["reject", "keep", "regenerate"] = data(
         "reject",
         description="Tool turns and assistant turns that call tools. `keep`: they stay in the "
-        "history as they are, only the other assistant turns are asked.",
+        "history as they are, only the other assistant turns are asked. `regenerate`: the model "
+        "is asked for call turns too; where its calls equal the old ones, the recorded results "
+        "follow.",
     )
     repeated_user: Literal["join", "reject"] = data(
         "join", description="User turns in a row: joined by an empty line."
@@ -30,6 +32,11 @@ class Rules(Section):
     reasoning_closer_only: Literal["repair", "reject"] = data(
         "repair", description="An old response with </think> but no <think>: reasoning up to it."
     )
+
+    @property
+    def asks_calls(self) -> bool:
+        """Whether the turns that call tools are the model's to generate."""
+        return self.tool_turns == "regenerate"
 
 
 class Columns(Section):

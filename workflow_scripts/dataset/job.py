@@ -60,6 +60,7 @@ class Builder:
         self.drift = drift
         self.dropped: Counter[str] = Counter()
         self.classes: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
         self.sources: dict[str, Counter[str]] = {}
         self.spelling = 0
 
@@ -68,6 +69,8 @@ class Builder:
         kept: list[Sample] = []
         for sample in batch:
             self.classes[sample.fields["class"]] += 1
+            if ended := sample.fields["ended"]:
+                self.ended[ended] += 1
             sample.fields["prompt_cluster"] = self.survey.cluster(sample.row)
             if self.drift.chosen(sample):
                 self.drift.check(sample, self.prompts)
@@ -129,6 +132,7 @@ class Builder:
             "reasoning_tokens": reasoning,
             "drop_reasons": dict(self.dropped.most_common()),
             "classes": dict(self.classes.most_common()),
+            "ended": dict(self.ended.most_common()),
             "sources": {
                 name: {key: counts[key] for key in OF_SOURCE}
                 for name, counts in sorted(self.sources.items())
@@ -168,6 +172,7 @@ def build(
     if kept.collect().item() > MANY_KEPT:  # only kept responses are encoded
         prompts.hasten()
     known = survey(completions, config)
+    calls_too = config.audit.rules.asks_calls
     names = ("run_hash", "chat_template", "tokenizer", "thinking")
     metadata = {f"tracemill.{name}": str(identity.get(name)) for name in names}
     with table_writer(folder / "rejected.parquet", DROPPED) as rejected:
@@ -175,7 +180,7 @@ def build(
         builder = Builder(config, prompts, known, folder, rejected, metadata, drift)
         first = 0
         for batch in read_batches(completions, BATCH):
-            builder.add(list(read_samples(batch, first, prompts)))
+            builder.add(list(read_samples(batch, first, prompts, calls_too)))
             first += len(batch)
     stats = builder.finish(identity)
     write_atomically(folder / "stats.json", orjson.dumps(stats, option=orjson.OPT_INDENT_2))

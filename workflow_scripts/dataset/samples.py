@@ -65,12 +65,15 @@ class Sample:
         return self.messages[-1].get("reasoning_content")
 
 
-def read_samples(batch: pa.RecordBatch, first: int, prompts: Prompts) -> Iterator[Sample]:
+def read_samples(
+    batch: pa.RecordBatch, first: int, prompts: Prompts, calls_too: bool = False
+) -> Iterator[Sample]:
     """The samples of merged rows.
 
     Args:
         batch: rows of merged/completions.parquet.
         first: number of its first row.
+        calls_too: whether old turns that call tools were asked, or are to be kept, too.
     """
     columns = [batch.column(name).to_pylist() for name in (*COMMON, "messages")]
     turns = batch.column("turns")
@@ -79,7 +82,7 @@ def read_samples(batch: pa.RecordBatch, first: int, prompts: Prompts) -> Iterato
     for index, (*values, text) in enumerate(zip(*columns, strict=True)):
         common = dict(zip(COMMON, values, strict=True))
         messages = orjson.loads(text)
-        answers = [i for i, message in enumerate(messages) if is_asked(message)]
+        answers = answered(messages, calls_too)
         if common["origin"] == "kept":
             for number, at in enumerate(answers):
                 given = messages[: at + 1]
@@ -95,12 +98,18 @@ def read_samples(batch: pa.RecordBatch, first: int, prompts: Prompts) -> Iterato
             )
 
 
+def answered(messages: list[Message], calls_too: bool) -> list[int]:
+    """The places of a merged row's answers. The last message is one, whatever it calls."""
+    last = len(messages) - 1
+    return [i for i, m in enumerate(messages) if is_asked(m, calls_too or i == last)]
+
+
 class _Turns:
     """The turns of a batch: their ids as views of the batch's memory."""
 
     def __init__(self, turns: pa.StructArray):
         by_name = dict(zip((f.name for f in turns.type), turns.flatten(), strict=True))
-        names = ("turn", "class", "finish_reason", "retractions")
+        names = ("turn", "class", "calls", "ended", "finish_reason", "retractions")
         self.columns = {name: by_name[name].to_pylist() for name in names}
         self._ids = {
             name: (by_name[name].offsets.to_numpy(), by_name[name].values.to_numpy())
@@ -117,7 +126,9 @@ class _Turns:
 
 
 def _kept(prompts: Prompts, fields: dict[str, Any], row: int, messages: list[Message]) -> Sample:
-    fields |= {"class": "kept", "finish_reason": None, "retractions": 0}
+    calls = messages[-1].get("tool_calls")
+    fields |= {"class": "kept", "finish_reason": None, "retractions": 0, "ended": None}
+    fields["calls"] = orjson.dumps(calls).decode() if calls else None
     fault, ids = None, ([], [])  # type: tuple[str | None, tuple[list[int], list[int]]]
     try:
         ids = kept_ids(prompts, messages, Given.read(fields))

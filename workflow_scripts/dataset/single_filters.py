@@ -51,10 +51,13 @@ def _control_tokens(sample: Sample, context: Context) -> str | None:
         parts = prompts.marks.parts(sample.prompt_ids, ids)
         own = prompts.marks.written(parts, ids)
         leaked = [at for at in leaked if at not in own]
-    extra = next(iter(leaked), None)
-    if extra is None:
-        return None
-    return f"{prompts.decode([[int(ids[extra])]])[0]} at id {extra} of the completion"
+    calls, start = sample.fields["calls"], sample.fields["reasoning_length"]
+    for at in leaked:
+        token = prompts.decode([[int(ids[at])]])[0]
+        # the marks around calls that could be read are no leak, those inside of texts are
+        if calls is None or at < start or token in sample.answer + calls:
+            return f"{token} at id {at} of the completion"
+    return None
 
 
 def _loop(sample: Sample, context: Context) -> str | None:

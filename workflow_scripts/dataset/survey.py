@@ -16,10 +16,11 @@ import polars as pl
 import pyarrow as pa
 
 from workflow_scripts.config.sections import Config
+from workflow_scripts.dataset.samples import answered
 from workflow_scripts.identity import digest, key64
 from workflow_scripts.input.conversation import asked, prompt_hash
 from workflow_scripts.model.given import NAMES, Given
-from workflow_scripts.model.prompts import Message, is_asked
+from workflow_scripts.model.prompts import Message
 from workflow_scripts.tables.parquet import read_batches
 from workflow_scripts.texts.classes import folded
 from workflow_scripts.texts.near_duplicates import clusters
@@ -54,7 +55,7 @@ def survey(completions: Path, config: Config) -> Survey:
     """Read all merged rows once (twice where near-duplicate conversations are to be found)."""
     settings = config.dataset
     threshold = settings.near_duplicate_threshold
-    seen = _Seen(config.audit.repeated_max_chars)
+    seen = _Seen(config.audit.repeated_max_chars, config.audit.rules.asks_calls)
     prompts = np.array(clusters(seen.questions(completions), threshold), dtype=np.int64)
     conversations = None
     if settings.filters.duplicates == "near":
@@ -90,17 +91,23 @@ def split_sides(
 
 
 def answer_key(message: Message, most: int) -> int | None:
-    """Equal for short answers that count as equal; None for a long one, an empty one and one that
-    was reasoned: the same last line can end many different thoughts."""
+    """Equal for short answers that count as equal; None for a long one, an empty one, one that
+    was reasoned, since the same last line can end many different thoughts, and one that calls."""
     text = message["content"] or ""
-    if len(text) > most or (message.get("reasoning_content") or "").strip():
+    reasoned = (message.get("reasoning_content") or "").strip()
+    if len(text) > most or reasoned or message.get("tool_calls"):
         return None
     return key64(same) if (same := folded(text)) else None
 
 
 def whole(messages: list[Message]) -> str:
-    """The texts of a conversation without system prompts and reasoning."""
-    return "\n".join(m["content"] for m in messages if m["role"] != "system" and m["content"])
+    """The texts and calls of a conversation without system prompts and reasoning."""
+    told = []
+    for message in messages:
+        if message["role"] != "system":
+            calls = message.get("tool_calls")
+            told += [message["content"], calls and orjson.dumps(calls).decode()]
+    return "\n".join(filter(None, told))
 
 
 def _read(completions: Path) -> Iterator[tuple[str, list[Message], Given]]:
@@ -112,8 +119,8 @@ def _read(completions: Path) -> Iterator[tuple[str, list[Message], Given]]:
 class _Seen:
     """What is kept of the rows while their questions go by."""
 
-    def __init__(self, most: int):
-        self.most = most
+    def __init__(self, most: int, calls_too: bool):
+        self.most, self.calls_too = most, calls_too
         self.ids: list[pa.Array] = []
         self.hashes: list[str] = []
         self._answers, self._askers = array("Q"), array("Q")
@@ -127,7 +134,7 @@ class _Seen:
                 batch = []
             prompt = prompt_hash(messages, given)
             self.hashes.append(prompt)
-            for message in filter(is_asked, messages):
+            for message in (messages[at] for at in answered(messages, self.calls_too)):
                 if (key := answer_key(message, self.most)) is not None:
                     self._answers.append(key)
                     self._askers.append(int(prompt[:16], 16))

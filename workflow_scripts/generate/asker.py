@@ -7,12 +7,13 @@ from typing import Any
 
 from workflow_scripts.config.sections import Config
 from workflow_scripts.engine.pool import Failure, Pool
+from workflow_scripts.generate.course import ANSWERED, Course
 from workflow_scripts.generate.journal import Journal, Span
 from workflow_scripts.generate.rows import GeneratedTurn, Row
 from workflow_scripts.identity import digest, rehearsal_length, request_seed
 from workflow_scripts.model.answers import Answer, classify, texts
 from workflow_scripts.model.folder import model_vocab_size
-from workflow_scripts.model.prompts import PromptError, Prompts, is_asked
+from workflow_scripts.model.prompts import PromptError, Prompts
 
 
 class Asker:
@@ -23,6 +24,9 @@ class Asker:
 
     Args:
         retry_failed: ask rows again whose failure was final.
+
+    Raises:
+        ConfigError: calls are to be asked, and the form in which the model writes them is unknown.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Asker:
         retry_failed: bool = False,
     ):
         self.prompts = prompts
+        self.course = Course.of(config, prompts)
         self.run_hash = run_hash
         self.journal = journal
         self.seed = config.sampling.seed
@@ -47,7 +52,7 @@ class Asker:
         """Go to each row's next assistant turn and make its prompt."""
         rendered, owners = [], []
         for row in rows:
-            while row.at < len(row.conversation) and not is_asked(row.conversation[row.at]):
+            while not row.over and not self.course.asks(row.conversation[row.at]):
                 row.at += 1
             if row.over:
                 continue
@@ -85,14 +90,15 @@ class Asker:
         row.turns.append(GeneratedTurn(array("i", prompt_ids).tobytes(), row.next_request, place))
         row.tokens += len(output_ids)
         row.next_prompt = None
-        if not row.last and record["class"] in ("complete", "truncated_in_answer"):
+        if not row.last and record["class"] in ANSWERED:
             ((reasoning, answer),) = texts(self.prompts, [(prompt_ids, output_ids)])
-            row.conversation[row.at] = {"role": "assistant", "content": answer}
-            if reasoning is not None:
-                row.conversation[row.at]["reasoning_content"] = reasoning
-            row.at += 1
-        else:  # a later turn would answer a conversation that never took place
-            row.at = len(row.conversation)
+            old, kind = row.conversation[row.at], record["class"]
+            step = self.course.step(old, reasoning, answer, kind, False, row.tools)
+            row.conversation[row.at] = step.message
+            if step.ended is None:
+                row.at += 1
+                return
+        row.at = len(row.conversation)  # a later turn would answer one that never took place
 
     def _go_on(self, row: Row, place: Span, record: dict[str, Any]) -> None:
         self._take(row, place, record)

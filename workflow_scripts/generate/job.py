@@ -89,7 +89,7 @@ def generate(
         asyncio.run(_until_signal(state))
         state.check_failed_share()
         journal.seal()
-        return write_shard(target, table, state.rows, journal, prompts, run_hash)
+        return write_shard(target, table, state.rows, journal, asker.course, run_hash)
     finally:
         progress.save(running=False)
         say(progress.line())

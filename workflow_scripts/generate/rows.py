@@ -14,10 +14,11 @@ import orjson
 import pyarrow as pa
 
 from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.generate.course import Course, tools_of
 from workflow_scripts.generate.journal import Journal, Span
 from workflow_scripts.model.answers import texts
 from workflow_scripts.model.given import NAMES, NOTHING, Given
-from workflow_scripts.model.prompts import Prompts, is_asked
+from workflow_scripts.model.prompts import Message, Prompts
 from workflow_scripts.tables.columns import FAILURE, GENERATED
 from workflow_scripts.tables.parquet import table_writer
 
@@ -38,12 +39,14 @@ class Row:
     """A row on its way.
 
     `conversation` is as read, with the new answers in place of the old ones up to `at`, the index
-    of the assistant turn to come; it is emptied when the row is over.
+    of the assistant turn to come; it is emptied when the row is over. `tools` are those that it has
+    to do with, see `tools_of`.
     """
 
     row_id: str
     conversation: list[dict[str, Any]]
     given: Given = NOTHING
+    tools: list[Any] | None = field(init=False)
     at: int = 0
     turns: list[GeneratedTurn] = field(default_factory=list)
     next_prompt: list[int] | None = None
@@ -52,6 +55,9 @@ class Row:
     failure: dict[str, Any] | None = None
     fresh: bool = False
     tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.tools = tools_of(self.conversation, self.given)
 
     @property
     def last(self) -> bool:
@@ -64,7 +70,7 @@ class Row:
 
 
 def write_shard(
-    target: Path, table: pa.Table, rows: list[Row], journal: Journal, prompts: Prompts, run: str
+    target: Path, table: pa.Table, rows: list[Row], journal: Journal, course: Course, run: str
 ) -> dict[str, Any]:
     """Write `target`.parquet, then `target`.json with its counts and checksum.
 
@@ -77,7 +83,7 @@ def write_shard(
     counts: dict[str, Any] = {"rows": len(rows), "completed": 0, "failed": 0, "tokens": 0}
     classes: dict[str, int] = {}
     with table_writer(path, GENERATED) as writer:
-        for record in _records(table, rows, journal, prompts, run):
+        for record in _records(table, rows, journal, course, run):
             writer.add([record])
             counts[record["status"]] += 1
             counts["tokens"] += sum(len(turn["output_ids"]) for turn in record["turns"])
@@ -89,14 +95,14 @@ def write_shard(
 
 
 def _records(
-    table: pa.Table, rows: list[Row], journal: Journal, prompts: Prompts, run: str
+    table: pa.Table, rows: list[Row], journal: Journal, course: Course, run: str
 ) -> Iterator[dict[str, Any]]:
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
-        told = iter(_turns([turn for row in batch for turn in row.turns], journal, prompts))
+        told = iter(_turns([turn for row in batch for turn in row.turns], journal, course.prompts))
         for given, row in zip(table.slice(start, BATCH).to_pylist(), batch, strict=True):
             turns = [{"turn": index, **next(told)} for index in range(len(row.turns))]
-            messages = _with_answers(orjson.loads(given["messages"]), turns)
+            messages = _with_answers(orjson.loads(given["messages"]), turns, row.tools, course)
             failure = row.failure or {}
             yield {
                 **{name: given[name] for name in ("row_id", "content_hash", "source", "line")},
@@ -138,28 +144,25 @@ def _turns(turns: list[GeneratedTurn], journal: Journal, prompts: Prompts) -> li
 
 
 def _with_answers(
-    messages: list[dict[str, Any]], turns: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    messages: list[Message], turns: list[dict[str, Any]], tools: list[Any] | None, course: Course
+) -> list[Message]:
     """The conversation up to the last answer, the new responses in place of the old ones; up to
-    the first question where nothing was answered."""
-    found: list[dict[str, Any]] = []
+    the first question where nothing was answered. The turns get their `calls` and `ended`."""
+    found: list[Message] = []
+    answered = 0  # messages up to the last answer
     answers = iter(turns)
-    for message in messages:
-        if not is_asked(message):
-            found.append(message)
+    for number, old in enumerate(messages, 1):
+        if not course.asks(old):
+            found.append(old)
             continue
         turn = next(answers, None)
         if turn is None:
-            return _to_last_answer(found) if turns else found
-        new = {"role": "assistant", "content": turn["answer"]}
-        if turn["reasoning"] is not None:
-            new["reasoning_content"] = turn["reasoning"]
-        found.append(new)
-    return found
-
-
-def _to_last_answer(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what asked for an answer that never came: a question, or calls and their results."""
-    while found and not is_asked(found[-1]):
-        found = found[:-1]
-    return found
+            break
+        texts = (turn["reasoning"], turn["answer"], turn["class"])
+        step = course.step(old, *texts, number == len(messages), tools)
+        turn["calls"] = None if step.calls is None else orjson.dumps(step.calls).decode()
+        turn["ended"] = step.ended
+        found.append(step.message)
+        answered = len(found)
+    # what asked for an answer that never came, a question or results of calls, is left out
+    return found[:answered] if turns else found

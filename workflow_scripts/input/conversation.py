@@ -25,10 +25,12 @@ class Conversation:
     turns: list[Turn]
     used: list[str] = field(default_factory=list)
     given: Given = NOTHING
+    asks_calls: bool = False
 
     def responses(self) -> list[Turn]:
         """The assistant turns that are asked."""
-        return [turn for turn in self.turns if turn.role == "assistant" and not turn.tool_calls]
+        turns = (turn for turn in self.turns if turn.role == "assistant")
+        return [turn for turn in turns if self.asks_calls or not turn.tool_calls]
 
 
 def read_conversation(
@@ -45,7 +47,7 @@ def read_conversation(
             _split_reasoning(turns[1], rules, used)
         return Conversation(turns, used)
     turns = read_turns(record, rules, columns, used)
-    return Conversation(_ordered(turns, rules, used), used)
+    return Conversation(_ordered(turns, rules, used), used, asks_calls=rules.asks_calls)
 
 
 def _plain(record: dict[str, Any]) -> list[Turn] | None:
@@ -98,7 +100,7 @@ def _ordered(turns: list[Turn], rules: Rules, used: list[str]) -> list[Turn]:
             raise Reject("empty_prompt", "a user turn is empty or only white space")
     if out[-1].role != "assistant":
         out.append(Turn("assistant", None))
-    if out[-1].tool_calls:
+    if out[-1].tool_calls and rules.tool_turns != "regenerate":
         used.append("trailing_call_dropped")
         while out and (out[-1].role != "assistant" or out[-1].tool_calls):
             out.pop()

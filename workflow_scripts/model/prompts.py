@@ -52,9 +52,10 @@ PROBE_HISTORY = [
 ]
 
 
-def is_asked(message: Message) -> bool:
-    """Whether a turn is the model's to generate: an assistant's, unless it calls tools."""
-    return message["role"] == "assistant" and not message.get("tool_calls")
+def is_asked(message: Message, calls_too: bool = False) -> bool:
+    """Whether a turn is the model's to generate: an assistant's, one that calls tools only where
+    those are asked too."""
+    return message["role"] == "assistant" and (calls_too or not message.get("tool_calls"))
 
 
 class PromptError(Exception):

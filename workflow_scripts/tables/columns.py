@@ -56,6 +56,8 @@ TURN = pa.struct(
         pa.field("output_ids", IDS),
         pa.field("reasoning", pa.string()),
         pa.field("answer", pa.string()),
+        pa.field("calls", pa.string()),
+        pa.field("ended", pa.string()),
         pa.field("class", pa.string()),
         pa.field("finish_reason", pa.string()),
         pa.field("attempts", pa.int32()),
@@ -66,8 +68,9 @@ TURN = pa.struct(
 )
 TURN_TEXT = (
     "one entry per answered turn: turn (from 0), prompt_ids, output_ids (as the engine returned "
-    "them, end token included), reasoning, answer, class, finish_reason, attempts, retractions, "
-    "accept_length, request (hash)"
+    "them, end token included), reasoning, answer (as the model wrote it), calls (those that it "
+    "makes, as JSON text), ended (why no old turn follows), class, finish_reason, attempts, "
+    "retractions, accept_length, request (hash)"
 )
 FAILURE = (
     ("reason", pa.string(), "class of the failure"),
@@ -122,6 +125,13 @@ TRAIN = schema(
     ("completion_length", pa.int32(), "supervised ids, end token included"),
     ("reasoning_length", pa.int32(), "ids up to and including </think>; 0 without reasoning"),
     ("class", pa.string(), "class of the answer"),
+    ("calls", pa.string(), "JSON list of the calls of tools in it; null: none, or none found"),
+    (
+        "ended",
+        pa.string(),
+        "why the conversation does not go on after it although it is an answer: `calls_differ`, "
+        "`no_call`, `call_not_recorded`, `calls_unparsed`; null: it does, or was over",
+    ),
     ("finish_reason", pa.string(), "the engine's finish reason; null for a kept response"),
     ("retractions", pa.int32(), "times the engine put the request back for want of memory"),
     ("loop_score", pa.float32(), "score of the worst repetition in the completion, 0 without one"),

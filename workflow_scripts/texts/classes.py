@@ -33,6 +33,8 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 
 def response_class(turn: Turn) -> str:
     """The class that a response has by itself; `normal` where nothing is wrong with it."""
+    if turn.tool_calls:
+        return "normal"
     if turn.content is None and turn.reasoning is None:
         return "missing"
     text = turn.content or ""

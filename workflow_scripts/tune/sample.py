@@ -107,7 +107,9 @@ def _read(config: Config, number: int) -> tuple[list[Row], int]:
 def _rendered(config: Config, prompts: Prompts, rows: list[Row]) -> Iterator[Prompt]:
     vocab = model_vocab_size(config) or prompts.vocab_size
     for row_id, messages, given in rows:
-        at = next((i for i, message in enumerate(messages) if is_asked(message)), len(messages))
+        calls_too = config.audit.rules.asks_calls
+        asked = (i for i, message in enumerate(messages) if is_asked(message, calls_too))
+        at = next(asked, len(messages))
         try:
             ids = prompts.prompt_ids(messages[:at], given)
         except PromptError:

@@ -25,6 +25,8 @@ def stage_params(config: Config, identity: dict[str, Any], run_hash: str) -> dic
         ConfigError: a filter of the user's cannot be used.
     """
     audit, dataset = config.audit, config.dataset
+    # which turns are asked changes no answer, so it is no part of the run's hash
+    asked = {"tool_turns": audit.rules.tool_turns} if audit.rules.asks_calls else {}
     return {
         "audit": canonical(
             {
@@ -42,9 +44,11 @@ def stage_params(config: Config, identity: dict[str, Any], run_hash: str) -> dic
                 "audit": audit.model_dump(mode="json", include=_OF_DATASET),
                 "user_filter": _checked(dataset.filters),
                 "run": run_hash,
+                **asked,
             }
         ),
-        **dict.fromkeys(("generate", "merge", "verify", "report"), run_hash),
+        "generate": canonical({"run": run_hash, **asked}) if asked else run_hash,
+        **dict.fromkeys(("merge", "verify", "report"), run_hash),
     }
 
 

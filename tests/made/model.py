@@ -28,14 +28,16 @@ TEMPLATE = """\
 """
 
 
-def byte_tokenizer(special: Sequence[str] = SPECIAL) -> Tokenizer:
-    """One token per byte, id = byte; then the special tokens. Ids can be worked out by hand."""
+def byte_tokenizer(special: Sequence[str] = SPECIAL, words: Sequence[str] = ()) -> Tokenizer:
+    """One token per byte, id = byte; then words, then special tokens. Ids can be worked out by
+    hand."""
     alphabet = {}
     spare = 256
     for byte in range(256):  # the printable stand-ins of byte-level BPE
         printable = 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255
         alphabet[chr(byte if printable else spare)] = byte
         spare += not printable
+    alphabet |= {word: 256 + number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

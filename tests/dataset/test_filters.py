@@ -316,7 +316,8 @@ def test_the_marks_of_another_family_are_its_own(tmp_path: Path) -> None:
 
     def found(text: str) -> str | None:
         output = np.array(prompts.encode([text])[0], dtype=np.int32)
-        sample = Sample({}, 0, [], np.array(asked, dtype=np.int32), output)
+        fields = {"calls": None, "reasoning_length": 0}
+        sample = Sample(fields, 0, [], np.array(asked, dtype=np.int32), output)
         return FILTERS["control_tokens"](sample, context)
 
     for good in (final, thought + final, thought + thought + final):

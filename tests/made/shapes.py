@@ -23,7 +23,7 @@ def result(content: str, name: str = "weather", id: str = "abcdefgh1") -> Messag
     return turn("tool", content, name=name, tool_call_id=id)
 
 
-WEATHER = {
+WEATHER: Message = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -39,7 +39,7 @@ WEATHER = {
         },
     },
 }
-NESTED = {
+NESTED: Message = {
     "type": "function",
     "function": {
         "name": "book",
@@ -72,7 +72,7 @@ NESTED = {
         },
     },
 }
-BARE = {
+BARE: Message = {
     "type": "function",
     "function": {
         "name": "now",

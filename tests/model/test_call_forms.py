@@ -6,7 +6,6 @@ import re
 from functools import cache
 from typing import Any
 
-import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 from tests.made.call_templates import WRITTEN, template
 from workflow_scripts.model.call_forms import FORMS, Calls, Unparsed
 from workflow_scripts.model.calls import same_calls
-from workflow_scripts.model.template import compile_template
+from workflow_scripts.model.spellings import Spellings
+from workflow_scripts.model.template import Templates
 
 BY_NAME = {form.name: form for form in FORMS}
 
@@ -290,14 +290,15 @@ CALL = st.tuples(st.sampled_from(["f", "get_x"]), st.dictionaries(WORD, ARGUMENT
 
 
 @cache
-def compiled(form: str) -> jinja2.Template:
-    return compile_template(template(WRITTEN[form]))
+def compiled(form: str) -> Templates:
+    return Templates({"default": template(WRITTEN[form])}, Spellings([]))
 
 
 def written(form: str, content: str, calls: list[Any]) -> str:
     """An assistant's turn by the form's template, without what frames it."""
     said = {"role": "assistant", "content": content, "tool_calls": calls}
-    text = compiled(form).render(messages=[said], add_generation_prompt=False)
+    variables = {"messages": [said], "add_generation_prompt": False, "tools": None}
+    text = compiled(form).render(variables)
     return text.removeprefix("<|im_start|>assistant\n").removesuffix("<|im_end|>\n")
 
 

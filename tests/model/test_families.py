@@ -2,10 +2,10 @@
 bring: system turns, tools, documents, switches, and what their templates refuse."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given as drawn
@@ -30,7 +30,7 @@ def _today(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Today(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> datetime:
+        def now(cls, tz: tzinfo | None = None) -> Self:
             return cls(TODAY.year, TODAY.month, TODAY.day, tzinfo=tz)
 
     monkeypatch.setattr(chat_template_utils, "datetime", Today)

@@ -86,7 +86,7 @@ def read_conversation(
         row.take(path)
     turns = _ordered(unfolded(turns, told), rules, told)
     given = Given(tools, documents) if tools or documents else NOTHING
-    taken = row.tops() & record.keys()
+    taken = frozenset(row.tops() & record.keys())
     asks_calls = rules.tool_turns == "regenerate"
     return Conversation(turns, told.used, given, taken, frozenset(told.ignored), asks_calls)
 

@@ -18,6 +18,7 @@ from workflow_scripts.config.audit import Rules
 from workflow_scripts.dataset import exports
 from workflow_scripts.dataset.exports import ratio_of, write_exports
 from workflow_scripts.input.conversation import read_conversation
+from workflow_scripts.input.reasoning import is_switch
 from workflow_scripts.model.given import NOTHING
 from workflow_scripts.tables.columns import TRAIN
 
@@ -205,7 +206,7 @@ def test_ids_come_back(
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
-    lambda text: text.strip() and "think>" not in text
+    lambda text: text.strip() and "think>" not in text and not is_switch(text)
 )
 
 

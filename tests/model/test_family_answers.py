@@ -3,12 +3,12 @@
 from os.path import commonprefix
 
 import pytest
-from workflow_scripts.model.call_forms import Calls
-from workflow_scripts.model.calls import form_of, same_calls
 
 from tests.made.shapes import ONE, TOOLS, TWO, Message, turn
 from tests.made.template_families import FAMILIES, Family, prompts_of
 from workflow_scripts.model.answers import split, texts
+from workflow_scripts.model.call_forms import Calls
+from workflow_scripts.model.calls import form_of, same_calls
 from workflow_scripts.model.prompts import PromptError
 
 FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])

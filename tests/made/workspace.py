@@ -132,9 +132,9 @@ class Workspace:
             **kwargs,
         )
 
-    def run(self, *targets: str) -> Done:
+    def run(self, *targets: str, timeout: float = 240) -> Done:
         process = self.start(*targets)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=timeout)
         return Done(process.returncode, output)
 
     def run_hash(self) -> str:

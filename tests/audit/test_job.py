@@ -206,6 +206,14 @@ def test_any_number_of_processes_says_the_same(case: Case, monkeypatch: pytest.M
     assert len((case.folder / "out/audit/rejected.jsonl").read_text().splitlines()) == 2
 
 
+def test_rejects_carry_the_configured_id(case: Case) -> None:
+    rows = [{**good(1), "meta": {"id": "k1"}}, {"messages": [], "meta": {"id": "k2"}, "id": 3}]
+    case.write("a.jsonl", rows)
+    case.audit(columns={"id": "meta.id"})
+    (rejected,) = (case.folder / "out/audit/rejected.jsonl").read_text().splitlines()
+    assert json.loads(rejected)["id"] == '"k2"' and list(case.rows()["id"]) == ['"k1"']
+
+
 def test_summary_is_ten_lines(case: Case) -> None:
     case.write("a.jsonl", mixed([""]))
     lines = summary(case.audit())

@@ -132,6 +132,7 @@ def test_marks(text: str) -> None:
         "Fill in:\n<image_title_of_the_page>\n",
         "[IMAGE]",
         "x < y and\n<imagine>\n",
+        "<image" + "1" * 99 + "!",
     ],
 )
 def test_texts_that_only_speak_of_it(text: str) -> None:

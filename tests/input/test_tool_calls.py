@@ -152,9 +152,9 @@ def test_several_results_in_one_text() -> None:
     found = read([user("Rain?"), calling("{}"), {"role": "tool", "content": text, "name": "rain"}])
     name = {"name": "rain"}
     assert found.turns[2:4] == [Turn("tool", "a", origin=name), Turn("tool", "b\n\nc", origin=name)]
-    partly = "dry <tool_response>x</tool_response>"
-    turn = read([user("Rain?"), calling("{}"), {"role": "tool", "content": partly}]).turns[2]
-    assert turn.content == partly
+    for partly in ("dry <tool_response>x</tool_response>", f"{text * 40} dry"):
+        turn = read([user("Rain?"), calling("{}"), {"role": "tool", "content": partly}]).turns[2]
+        assert turn.content == partly
 
 
 # ---- which turns are asked ----

@@ -14,11 +14,11 @@ MEDIA_COLUMNS = frozenset(
     | {"input_features", "input_values", "attachment", "attachments", "pdf", "pdfs"}
 )
 # A part's types: image_url, input_image, input_audio, file and the like.
-MEDIA_TYPE = re.compile("image|audio|video|file|media|pixel|speech", re.IGNORECASE)
+MEDIA_TYPE = re.compile("image|audio|video|file|media|pixel", re.IGNORECASE)
 # Marks where a processor puts something in: <image>, <image_1>, <|image_pad|>, <|vision_start|>,
 # <|AUDIO|>, <start_of_image>, <ImageHere>, [IMG].
 _NAME = r"(?:(?:begin|start|end)_of_)?(?:image|img|audio|video|vision|speech|sound)"
-_END = r"(?:[ _-]?(?:\d+|s|pad|here|tokens?|start|end|bos|eos|patch|placeholder|soft|embeds?))*"
+_END = r"(?:[ _-]?(?:\d|s|pad|here|tokens?|start|end|bos|eos|patch|placeholder|soft|embeds?)){0,9}"
 _MARK = rf"(?:<\|?{_NAME}{_END}\|?>|\[IMG\])"
 _RUN = rf"{_MARK}(?:[^\S\n]*{_MARK})*"
 STARTS = re.compile(rf"\s*({_RUN})", re.IGNORECASE)

@@ -12,7 +12,7 @@ from workflow_scripts.input.turn import Turn
 from workflow_scripts.input.values import Told, from_json, is_nothing, kind_of, without_nulls
 
 CALL_KEYS = frozenset({"tool_calls", "function_call"})
-RESPONSES = re.compile(r"\s*(?:<tool_response>.*?</tool_response>\s*)+\Z", re.DOTALL)
+RESPONSES = re.compile(r"\s*(?:<tool_response>(?>.*?</tool_response>)\s*)+\Z", re.DOTALL)
 RESPONSE = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 
 

@@ -62,7 +62,9 @@ def test_thinking_without_think_tokens_is_named_before_any_job(
     """Seen on a GPU machine: eight shards failed one by one after the audit."""
     run_identity(load(values))
     file = tmp_path / "model/tokenizer.json"
-    file.write_text(file.read_text().replace("</think>", "</thought>"))
+    file.write_text(file.read_text().replace("think>", "other>"))
+    run_identity(load(values))  # the template still names them
+    (tmp_path / "model/chat_template.jinja").write_text("{{ messages[0].content }}")
     with pytest.raises(ConfigError, match=r"model\.thinking: .* set model\.thinking to false"):
         run_identity(load(values))
     values["model"]["thinking"] = False
@@ -98,6 +100,9 @@ OTHER: dict[str, Any] = {
     "model.tokenizer": None,
     "model.chat_template": None,
     "model.thinking": False,
+    "model.reasoning": {"open": "<think>", "close": "</think>"},
+    "model.template_variables": {"reasoning_effort": "high"},
+    "model.date": "2026-01-31",
     "engine.kind": "sglang",
     "engine.urls": ["http://127.0.0.1:2"],
     "engine.gpus": 5,

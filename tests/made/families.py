@@ -45,6 +45,9 @@ QWEN3 = """\
 </think>
 
 {% endif %}{% endif %}"""
+QWEN35 = QWEN3.replace(
+    "</think>\n\n{% endif %}{% endif %}", "</think>\n\n{% else %}<think>\n{% endif %}{% endif %}"
+)
 # The switch has another name, off is the default, and past reasoning is cut off.
 DEEPSEEK = """\
 {%- if not thinking is defined %}{% set thinking = false %}{% endif %}
@@ -102,6 +105,7 @@ THINKS = ("<think>", "</think>")
 BY_NAME = ("enable_thinking",)
 FAMILIES = {
     "qwen3": Family(QWEN3, (*CHATML, *THINKS), "<|im_end|>", (*THINKS, "", ""), BY_NAME),
+    "qwen35": Family(QWEN35, (*CHATML, *THINKS), "<|im_end|>", (*THINKS, "", ""), BY_NAME),
     "deepseek": Family(
         DEEPSEEK,
         ("<|User|>", "<|Assistant|>", "<|eos|>", *THINKS),

@@ -21,7 +21,8 @@ from tests.made.model import (
 from tests.made.prompts import tiny_prompts
 from tests.made.strategies import TEXT
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.model.prompts import PIECE, PromptError, Prompts
+from workflow_scripts.model.codec import PIECE
+from workflow_scripts.model.prompts import PromptError, Prompts
 from workflow_scripts.model.spellings import MASK
 
 USER = [{"role": "user", "content": "Hi"}]

@@ -34,6 +34,8 @@ def test_marks_and_switch(name: str, thinking: bool) -> None:
     [
         ("qwen3", True, "<|im_start|>assistant\n"),
         ("qwen3", False, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+        ("qwen35", True, "<|im_start|>assistant\n<think>\n"),
+        ("qwen35", False, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
         ("deepseek", True, "<|Assistant|><think>"),
         ("deepseek", False, "<|Assistant|></think>"),
         ("gpt_oss", True, "<|start|>assistant"),
@@ -47,7 +49,7 @@ def test_the_switch_reaches_the_template(name: str, thinking: bool, end: str) ->
     """Whatever its name: case 21 is one of these."""
     prompts = FAMILIES[name].prompts(thinking)
     assert prompts.render(USER).endswith(end)
-    opened = end.endswith(("<think>", "<|START_THINKING|>"))
+    opened = end.endswith(("<think>", "<think>\n", "<|START_THINKING|>"))
     assert prompts.opens_thinking(prompts.prompt_ids(USER)) == opened
 
 

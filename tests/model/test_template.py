@@ -164,6 +164,8 @@ def test_a_call_without_content() -> None:
     """transformers leaves the key out, and many templates fail then; those get an empty one."""
     template = "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}"
     assert ours(template).render(TALK[2:4]) == "[][dry]"
+    spelled = [TALK[2], {"role": "tool", "content": "a<|im_end|>"}]
+    assert ours(template).prompt_ids(spelled) == [*b"[][a<|im_end|>]"]
 
 
 # ---- variables of the configuration ----

@@ -14,7 +14,7 @@ GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
 SWITCHES = {"enable_thinking", "thinking"}
 
 
-class Reasoning(Section):
+class ReasoningMarks(Section):
     """What stands before and after a reasoning in an assistant's turn."""
 
     open: Annotated[str, Field(min_length=1)] = data(description="What opens it, as `<think>`.")
@@ -43,7 +43,7 @@ class Model(Section):
         "or with an open one although thinking is off, or nothing in it or in the tokenizer shows "
         "a reasoning.",
     )
-    reasoning: Reasoning | None = data(
+    reasoning: ReasoningMarks | None = data(
         None,
         description="What opens and closes a reasoning, as `{open: <think>, close: </think>}`; "
         "found out from what the chat template writes where it is not set.",

@@ -161,9 +161,10 @@ def _as_tags(written: Written) -> Reasoning | None:
     close = _partner(tags[-1])
     if not between.strip().startswith(close):
         return None
-    plain = (written.plain or ("",))[0]
-    alone = written.on is not None and plain.removeprefix(written.on).strip() == close
-    return Reasoning(tags[-1][0], close, close if alone else "")
+    opens, on, plain = tags[-1][0], written.on, (written.plain or ("",))[0]
+    # a model that closes alone where it does not reason, though its prompt has opened nothing
+    alone = on is not None and opens not in on and plain.removeprefix(on).strip() == close
+    return Reasoning(opens, close, close if alone else "")
 
 
 def _partner(tag: re.Match[str]) -> str:

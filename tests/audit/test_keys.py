@@ -1,6 +1,6 @@
 """Keys of records that no rule uses, by hand."""
 
-from workflow_scripts.audit.keys import Keys, at_path, holds_text
+from workflow_scripts.audit.keys import Keys, holds_text
 
 MINE = frozenset({"messages"})
 
@@ -48,8 +48,3 @@ def test_texts_inside_values() -> None:
     for _ in range(9):
         deep = [deep]
     assert not holds_text(deep)
-
-
-def test_paths() -> None:
-    record = {"a": {"b": 1}, "a.c": 2}
-    assert [at_path(record, path) for path in ("a.b", "a.c", "a.d", "a.b.c")] == [1, 2, None, None]

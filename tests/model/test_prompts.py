@@ -140,9 +140,9 @@ def test_a_text_is_measured_no_further_than_needed(monkeypatch: pytest.MonkeyPat
     text = Path(__file__).read_text() * 40
     assert len(text) > 4 * PIECE
     whole = len(prompts.encode([text])[0])
-    assert prompts.longer_than(text, whole - 5) and not prompts.longer_than(text, whole + 5)
-    assert not prompts.longer_than("", 0)
-    assert prompts.longer_than("x" * 3 * PIECE, 10)  # no white space to cut at
+    assert abs(prompts.measured(text, 10 * whole) - whole) <= 5
+    assert prompts.measured("", 0) == 0
+    assert prompts.measured("x" * 3 * PIECE, 10) > 10  # no white space to cut at
 
     encoded: list[int] = []
     encode = prompts.encode
@@ -152,7 +152,8 @@ def test_a_text_is_measured_no_further_than_needed(monkeypatch: pytest.MonkeyPat
         return encode(rendered)
 
     monkeypatch.setattr(prompts, "encode", counting)
-    assert prompts.longer_than(text * 100, 1000)
+    # the rest is as long as its characters say: this text is the same all over
+    assert prompts.measured(text * 100, 1000) == pytest.approx(100 * whole, rel=0.02)
     assert sum(encoded) <= 2 * PIECE
 
 

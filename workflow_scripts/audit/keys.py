@@ -117,13 +117,3 @@ def holds_text(value: Any, levels: int = LEVELS) -> bool:
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else ()
     inner = value if isinstance(value, list) else inner
     return levels > 0 and any(holds_text(one, levels - 1) for one in inner)
-
-
-def at_path(record: dict[str, Any], path: str) -> Any:
-    """A record's value at a dotted path; None where there is none."""
-    if path in record:
-        return record[path]
-    value: Any = record
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

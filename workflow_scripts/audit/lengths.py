@@ -7,6 +7,8 @@ from workflow_scripts.audit.turns import PROBE, REMEMBERED, SHORT_CHARS
 from workflow_scripts.model.prompts import Prompts
 
 EXACT = 2000  # characters of a prompt from which on it is always counted
+HUGE = 1_000_000  # characters of a text from which on it is counted in pieces
+UNKNOWN = 1 << 18  # tokens after which such a count ends where no context is known
 
 
 @dataclass(slots=True)
@@ -22,14 +24,17 @@ class RowLengths:
     """Lengths of rows in tokens.
 
     Of a large input, the tokens of prompts under EXACT characters are estimated by those of every
-    sixteenth of them: they only feed a distribution and totals.
+    sixteenth of them: they only feed a distribution and totals. A text of a million characters is
+    counted in pieces, and beyond the context by its characters: whole, its ids take gigabytes.
 
     Args:
         prompts: the model's template and tokenizer.
         large: whether the input is a large one.
+        context: tokens that a prompt must stay below, where that is known.
     """
 
-    def __init__(self, prompts: Prompts, large: bool):
+    def __init__(self, prompts: Prompts, large: bool, context: int | None = None):
+        self.limit = context or UNKNOWN
         self.prompts = prompts
         self.large = large
         self.overhead = self._overhead()
@@ -61,8 +66,9 @@ class RowLengths:
     def _counted(self, texts: list[str]) -> list[int]:
         """Tokens of rendered texts; short ones are remembered."""
         known = self._known
-        unknown = list({t: None for t in texts if t not in known})
+        unknown = list({t: None for t in texts if t not in known and len(t) < HUGE})
         fresh = dict(zip(unknown, map(len, self.prompts.encode(unknown)), strict=True))
+        fresh |= {t: self.prompts.measured(t, self.limit) for t in texts if len(t) >= HUGE}
         if len(known) < REMEMBERED:
             known.update((t, n) for t, n in fresh.items() if len(t) <= SHORT_CHARS)
         return [fresh[t] if t in fresh else known[t] for t in texts]

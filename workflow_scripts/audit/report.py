@@ -21,7 +21,7 @@ from workflow_scripts.config.audit import Estimate
 from workflow_scripts.config.sections import Config
 from workflow_scripts.input.parts import format_of
 from workflow_scripts.input.turn import Turn
-from workflow_scripts.model.folder import model_context
+from workflow_scripts.model.folder import context_limit
 from workflow_scripts.model.prompts import Prompts
 
 TOP = 10  # repeated responses shown
@@ -208,7 +208,7 @@ def _messages(rows: Path, one: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _context(config: Config, frame: pl.DataFrame) -> dict[str, Any]:
     """Prompts that fill the model's context, so that no answer fits."""
-    limit = config.audit.context_length or model_context(config)
+    limit = context_limit(config)
     over = frame.filter(pl.col("prompt_tokens") >= limit) if limit else frame.clear()
     return {"limit": limit, "over": over.height, "examples": named_rows(over)}
 

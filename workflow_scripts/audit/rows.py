@@ -10,7 +10,6 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from workflow_scripts.audit.keys import at_path
 from workflow_scripts.audit.lengths import RowLengths, UncountedRow
 from workflow_scripts.audit.patterns import Patterns
 from workflow_scripts.audit.tally import Tally
@@ -22,8 +21,10 @@ from workflow_scripts.input.ids import user_id
 from workflow_scripts.input.lines import Line, read_part
 from workflow_scripts.input.parts import Part
 from workflow_scripts.input.reject import Reject
-from workflow_scripts.input.tokenized import Detokenizer, is_tokenized
+from workflow_scripts.input.tokenized import Detokenizer, is_tokenized, tokenized_columns
 from workflow_scripts.input.turn import Turn
+from workflow_scripts.input.values import value_at
+from workflow_scripts.model.folder import context_limit
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.model.spellings import MASK
 from workflow_scripts.tables.columns import AUDIT
@@ -60,13 +61,13 @@ class PartReader:
         self.prompts = prompts
         self.folder = folder
         self.columns = FOUND if config.audit.columns == FOUND else config.audit.columns
-        named = {path for path in vars(config.audit.columns).values() if isinstance(path, str)}
-        self.named = sorted(named)
+        self.named = config.audit.columns.named
+        self.tokenized = tokenized_columns(config.audit.columns)
         self.turns = AssistantTurns(prompts)
         self.patterns = Patterns(prompts)
         self.detokenizer = Detokenizer(prompts)
         self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
-        self.lengths = RowLengths(prompts, large)
+        self.lengths = RowLengths(prompts, large, context_limit(config))
         self._short: dict[str, tuple[str | None, str | None]] = {}
 
     def read(self, part: Part) -> tuple[Path, Tally]:
@@ -97,12 +98,12 @@ class PartReader:
         names = tuple(record)
         found.shapes[names, tuple(map(type, record.values()))] += 1
         for path in self.named:
-            found.keys.named[path] += at_path(record, path) is not None
+            found.keys.named[path] += value_at(record, path) is not None
         audit, response_ids = self.config.audit, None
         if is_tokenized(record, audit.columns):
             told = self.detokenizer.conversation(record, audit.columns)
             turns = [as_turn(message) for message in told.messages]
-            conversation = Conversation(turns)
+            conversation = Conversation(turns, taken=self.tokenized)
             response_ids = told.response_ids
             found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
         else:

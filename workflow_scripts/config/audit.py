@@ -71,6 +71,12 @@ class Columns(Section):
         """The columns of `prompt`."""
         return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt or [])
 
+    @property
+    def named(self) -> list[str]:
+        """All columns that are named, paths of objects included."""
+        others = self.model_dump(exclude={"prompt", "prompt_template"}).values()
+        return sorted({*self.prompts, *(name for name in others if name)})
+
     @model_validator(mode="after")
     def _template_places_each_column(self) -> Self:
         if self.prompt_template is None:

@@ -12,8 +12,13 @@ from workflow_scripts.generate.journal import Journal, Span
 from workflow_scripts.generate.rows import GeneratedTurn, Row
 from workflow_scripts.identity import digest, rehearsal_length, request_seed
 from workflow_scripts.model.answers import Answer, classify, texts
-from workflow_scripts.model.folder import model_vocab_size
+from workflow_scripts.model.folder import context_limit, model_vocab_size
 from workflow_scripts.model.prompts import PromptError, Prompts
+
+# Prompts that no server can hold are not even encoded: whole, their ids take gigabytes.
+HUGE = 1_000_000  # characters of a prompt from which on it is measured first
+BEYOND = 4  # times the model's context; a server can be told to go beyond it
+UNKNOWN = 1 << 18  # tokens, where the model's folder tells none
 
 
 class Asker:
@@ -44,6 +49,7 @@ class Asker:
         self.seed = config.sampling.seed
         self.rehearsal = config.engine.rehearsal_tokens
         self.vocab_size = model_vocab_size(config) or prompts.vocab_size
+        self.most = BEYOND * (context_limit(config) or UNKNOWN)
         self.final = {} if retry_failed else dict(journal.failed)
 
     # ---- in another thread ----
@@ -57,10 +63,16 @@ class Asker:
             if row.over:
                 continue
             try:
-                rendered.append(self.prompts.render(row.conversation[: row.at], given=row.given))
-                owners.append(row)
+                text = self.prompts.render(row.conversation[: row.at], given=row.given)
             except PromptError as error:
-                row.failure = {"reason": "template_refused", "message": str(error), "attempts": 0}
+                row.failure = _unasked("template_refused", str(error))
+                continue
+            if len(text) > HUGE and self.prompts.measured(text, self.most) > self.most:
+                what = f"the prompt's {len(text):,} characters are more than {self.most:,} tokens"
+                row.failure = _unasked("over_context", f"{what}; no server's context holds it")
+                continue
+            rendered.append(text)
+            owners.append(row)
         for row, ids in zip(owners, self.prompts.encode(rendered), strict=True):
             row.next_prompt = ids
             row.next_seed = request_seed(self.seed, row.row_id, len(row.turns))
@@ -128,7 +140,7 @@ class Asker:
         if prompt_ids and max(prompt_ids) >= self.vocab_size:
             # no server may see it: one id outside the vocabulary ends an SGLang server
             message = f"the prompt has the id {max(prompt_ids)}; the model has {self.vocab_size}"
-            return {"reason": "id_outside_vocabulary", "message": message, "attempts": 0}
+            return _unasked("id_outside_vocabulary", message)
         spread = self.rehearsal
         fixed = rehearsal_length(spread, row.row_id, len(row.turns)) if spread else None
         found = await pool.ask(prompt_ids, row.next_seed, fixed)
@@ -145,3 +157,8 @@ class Asker:
             "accept_length": answer.accept_length,
             "attempts": attempts,
         }
+
+
+def _unasked(reason: str, message: str) -> dict[str, Any]:
+    """The failure of a row whose prompt goes to no server."""
+    return {"reason": reason, "message": message, "attempts": 0}

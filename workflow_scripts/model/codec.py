@@ -43,6 +43,9 @@ class Codec:
         raw = json.loads(tokenizer_json)
         tokens = raw.get("added_tokens", [])
         self.added: dict[str, int] = {t["content"]: t["id"] for t in tokens}
+        self._takes = {
+            side: {t["content"] for t in tokens if t.get(side)} for side in ("lstrip", "rstrip")
+        }
         self._text_tokens = {t["content"] for t in tokens if _is_text(t, raw["model"], written)}
         self.control = {text: i for text, i in self.added.items() if text not in self._text_tokens}
         self.special_ids: set[int] = {t["id"] for t in tokens if t.get("special")}
@@ -94,11 +97,15 @@ class Codec:
     def _encode_pieces(self, text: str, encode: Encode) -> list[int]:
         """Ids of the control tokens that the template wrote, and of what stands between them."""
         ids: list[int] = []
-        for piece in self.spellings.cut(text):
+        pieces = self.spellings.cut(text)
+        for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             if piece in self.added:
                 ids.append(self.added[piece])
-            elif piece:
-                ids += encode(piece)
+                continue
+            # some tokens take the white space beside them
+            piece = piece.lstrip() if before in self._takes["rstrip"] else piece
+            piece = piece.rstrip() if after in self._takes["lstrip"] else piece
+            ids += encode(piece) if piece else []
         return ids
 
     def encode_text(self, text: str) -> list[int]:
@@ -112,15 +119,17 @@ class Codec:
     def _encode_unmasked(self, text: str) -> list[int]:
         return self.encode_text(self.spellings.unmasked(text))
 
-    def longer_than(self, rendered: str, limit: int) -> bool:
-        """Whether a rendered text has more ids than `limit`. It is encoded in pieces, and no
-        further than it takes to know; a piece more or less is an id or two."""
-        count = 0
+    def measured(self, rendered: str, limit: int) -> int:
+        """How many ids a long rendered text has, without holding them: it is encoded in pieces,
+        each of which can cost an id or two more or less. Beyond `limit` ids the rest is estimated
+        by its characters; the count is above `limit` then."""
+        count = at = 0
         for piece in _pieces(rendered):
             count += len(self.encode([piece])[0])
+            at += len(piece)
             if count > limit:
-                return True
-        return False
+                return count * len(rendered) // at
+        return count
 
     def decode(self, ids: Sequence[list[int]]) -> list[str]:
         """Texts of id sequences, control tokens spelled out."""

@@ -107,6 +107,12 @@ def model_context(config: Config) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def context_limit(config: Config) -> int | None:
+    """Tokens that a prompt must stay below: what the audit is told, else what the model was made
+    for."""
+    return config.audit.context_length or model_context(config)
+
+
 def weight_index(folder: Path) -> Any:
     """The weights' index, or names and sizes of the weight files where there is no index."""
     indices = sorted(folder.glob("*.index.json"))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-MASK = "\ufdd0"  # a Unicode noncharacter; occurrences in user text are masked as well
+MASK = "\u2bff"  # rare, and printable, so that `repr` leaves it; masked in user text as well
 MASKED = re.compile(f"{MASK}(\\d+){MASK}")
 
 

@@ -25,7 +25,7 @@ from workflow_scripts.input.tokenized import Detokenizer, is_tokenized, tokenize
 from workflow_scripts.input.turn import Turn
 from workflow_scripts.input.values import value_at
 from workflow_scripts.model.folder import context_limit
-from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.model.prompts import REFUSED, Prompts
 from workflow_scripts.model.spellings import MASK
 from workflow_scripts.tables.columns import AUDIT
 from workflow_scripts.texts.classes import TRIVIAL, folded, pattern, response_class
@@ -159,7 +159,7 @@ class PartReader:
         try:
             return self.patterns.check(conversation)
         except Reject as reject:
-            found.refused[reject.message] += 1
+            found.refused[reject.message.removeprefix(REFUSED)] += 1
             raise
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:

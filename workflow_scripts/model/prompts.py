@@ -42,6 +42,9 @@ def is_asked(message: Message, calls_too: bool = False) -> bool:
     return message["role"] == "assistant" and (calls_too or not message.get("tool_calls"))
 
 
+REFUSED = "the chat template refuses it: "
+
+
 class PromptError(Exception):
     """The chat template refuses a conversation; the message is the template's own."""
 
@@ -187,7 +190,7 @@ class Prompts(Codec):
                 # Many templates need one even beside calls; SGLang gives an empty one.
                 filled = [{**turn, "content": turn.get("content") or ""} for turn in messages]
                 return self._render(filled, answer_next, given, switches)
-            raise PromptError(f"the chat template refuses it: {error}") from None
+            raise PromptError(f"{REFUSED}{error}") from None
 
     def prompt_ids(self, messages: Sequence[Message], given: Given = NOTHING) -> list[int]:
         """Ids of the prompt that asks for the answer to the last message."""

@@ -99,13 +99,7 @@ def build(
         "unused_columns": found.keys.as_dict(),
         "ignored_keys": dict(found.keys.ignored.most_common()),
         "named_columns": dict(sorted(found.keys.named.items())),
-        "template": {
-            "refused": dict(found.refused.most_common(REFUSALS)),
-            "left_out": {
-                kind: {"rows": rows, "examples": found.examples.get(f"left out: {kind}", [])}
-                for kind, rows in found.left_out.most_common()
-            },
-        },
+        "template": _template(found),
         "prompts": _prompts(evidence),
         "scripts": _counts(frame, "script"),
         **evidence.checks,
@@ -122,6 +116,15 @@ def build(
 
 
 # ---- counts ----
+
+
+def _template(found: Tally) -> dict[str, Any]:
+    """What the chat template refuses, and what it never writes."""
+    left_out = {
+        kind: {"rows": rows, "examples": found.examples.get(f"left out: {kind}", [])}
+        for kind, rows in found.left_out.most_common()
+    }
+    return {"refused": dict(found.refused.most_common(REFUSALS)), "left_out": left_out}
 
 
 def _counts(frame: pl.DataFrame, column: str) -> dict[str, int]:

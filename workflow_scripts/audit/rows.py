@@ -95,26 +95,9 @@ class PartReader:
         if record is None:
             reason, message = line.reject or ("invalid_json", "")
             raise Reject(reason, message)
-        names = tuple(record)
-        found.shapes[names, tuple(map(type, record.values()))] += 1
-        for path in self.named:
-            found.keys.named[path] += value_at(record, path) is not None
-        audit, response_ids = self.config.audit, None
-        if is_tokenized(record, audit.columns):
-            told = self.detokenizer.conversation(record, audit.columns)
-            turns = [as_turn(message) for message in told.messages]
-            conversation = Conversation(turns, taken=self.tokenized)
-            response_ids = told.response_ids
-            found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
-        else:
-            conversation = read_conversation(record, audit.rules, self.columns)
-        if conversation.used:
-            found.rules.update(set(conversation.used))
-        where = f"{line.source}:{line.line}"
-        found.keys.see(record, names, conversation.taken, conversation.ignored, where)
-        for kind in self._left_out(conversation, found):
-            found.left_out[kind] += 1
-            found.note(f"left out: {kind}", where)
+        audit = self.config.audit
+        conversation, response_ids = self._conversation(line, record, found)
+        given = conversation.given.columns()
         messages = [turn.as_dict() for turn in conversation.turns]
         responses = conversation.responses()
         last = responses[-1]
@@ -124,10 +107,6 @@ class PartReader:
         text = last.content or ""
         if text and _starts_alike(text, question) and folded(text) == folded(question):
             classes.append("echo")
-        own_id, prompt = (
-            user_id(record, audit.columns.id),
-            prompt_hash(messages, conversation.given),
-        )
         short = 0 < len(text) <= audit.repeated_max_chars and not last.tool_calls
         short_text, numbers = self._shortened(text) if short else (None, None)
         row = {
@@ -135,10 +114,10 @@ class PartReader:
             "content_hash": digest(line.content),
             "source": line.source,
             "line": line.line,
-            "id": own_id,
+            "id": user_id(record, audit.columns.id),
             "messages": orjson.dumps(messages).decode(),
-            **conversation.given.columns(),
-            "prompt_hash": prompt,
+            **given,
+            "prompt_hash": prompt_hash(messages, conversation.given),
             "turns": len(responses),
             "response_chars": len(text),
             "response_class": min(classes, key=RANKS.__getitem__) if classes[1:] else classes[0],
@@ -153,14 +132,43 @@ class PartReader:
         if response_ids is not None:
             row["response_tokens"] = len(response_ids)
         response = self.turns.text(last) if response_ids is None else None
-        return UncountedRow(row, response, "\n".join(asked).replace(MASK, ""))
+        texts = [text for text in given.values() if text] + asked
+        return UncountedRow(row, response, "\n".join(texts).replace(MASK, ""))
 
-    def _left_out(self, conversation: Conversation, found: Tally) -> tuple[str, ...]:
+    def _conversation(
+        self, line: Line, record: dict[str, Any], found: Tally
+    ) -> tuple[Conversation, list[int] | None]:
+        """A record's conversation, and its response's ids where it has them; what is counted of
+        both goes to `found`.
+
+        Raises:
+            Reject: there is none, or the chat template refuses it.
+        """
+        columns, names, response_ids = self.config.audit.columns, tuple(record), None
+        found.shapes[names, tuple(map(type, record.values()))] += 1
+        for path in self.named:
+            found.keys.named[path] += value_at(record, path) is not None
+        if is_tokenized(record, columns):
+            told = self.detokenizer.conversation(record, columns)
+            turns = [as_turn(message) for message in told.messages]
+            conversation = Conversation(turns, taken=self.tokenized)
+            response_ids = told.response_ids
+            found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
+        else:
+            conversation = read_conversation(record, self.config.audit.rules, self.columns)
+        if conversation.used:
+            found.rules.update(set(conversation.used))
+        where = f"{line.source}:{line.line}"
+        found.keys.see(record, names, conversation.taken, conversation.ignored, where)
         try:
-            return self.patterns.check(conversation)
+            left_out = self.patterns.check(conversation)
         except Reject as reject:
             found.refused[reject.message.removeprefix(REFUSED)] += 1
             raise
+        for kind in left_out:
+            found.left_out[kind] += 1
+            found.note(f"left out: {kind}", where)
+        return conversation, response_ids
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:
         """A short response as `repeated` compares it, and with its numbers as 0."""

@@ -6,6 +6,7 @@ first.
 """
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa

@@ -87,6 +87,7 @@ DEEPSEEK = (
     "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜>"
 )
 DEEPSEEK_NAMES = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
+GEMMA_WORDS = ("\n\n", "\n\n\n", "<table>", "</table>")
 FAMILIES = (
     Family("qwen25", IM, "<|im_end|>", CALL, form="qwen"),
     Family(
@@ -166,7 +167,7 @@ FAMILIES = (
         "gemma3",
         "<bos> <eos> <start_of_turn> <end_of_turn> <start_of_image>",
         "<end_of_turn>",
-        words=("\n\n", "\n\n\n", "<table>", "</table>"),
+        words=GEMMA_WORDS,
         names={"bos_token": "<bos>", "eos_token": "<eos>"},
     ),
     Family(
@@ -174,6 +175,7 @@ FAMILIES = (
         "<bos> <eos> <|turn> <turn|> <|channel> <channel|> <|think|> <|tool> <tool|> "
         '<|tool_call> <tool_call|> <|tool_response> <tool_response|> <|"|>',
         "<turn|> <|tool_response>",
+        words=GEMMA_WORDS,
         names={"bos_token": "<bos>", "eos_token": "<eos>"},
         writes="<|channel>thought\n{reasoning}\n<channel|>{answer}",
         switch="enable_thinking",

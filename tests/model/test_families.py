@@ -17,6 +17,7 @@ from tests.made.strategies import JSON
 from tests.made.template_families import FAMILIES, TODAY, Family, prompts_of
 from workflow_scripts.model.given import NOTHING, Given
 from workflow_scripts.model.prompts import PromptError
+from workflow_scripts.model.spellings import MASK
 
 transformers = pytest.importorskip("transformers")
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -194,8 +195,9 @@ def spelling(word: str) -> tuple[list[Message], Given]:
 def test_control_tokens_spelled_anywhere_stay_text(family: Family) -> None:
     """The text is transformers' own, and only the template's control tokens are any."""
     prompts = prompts_of(family, family.thinking[0])
-    for token in family.special.split():
-        messages, given = spelling(token)
+    tokens = family.special.split()
+    for word in [*tokens, *(f"{MASK}{MASK}{prompts.added[token]}" for token in tokens)]:
+        messages, given = spelling(word)
         right = expected(family, messages, given, family.thinking[0], as_text=True)
         try:
             ids = prompts.prompt_ids(messages, given)

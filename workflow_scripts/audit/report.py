@@ -63,10 +63,7 @@ def build(
     result: dict[str, Any] = {
         "verdict": "ok",
         "trivial_share": round(share, 6),
-        "thresholds": {
-            "suspicious": config.audit.suspicious_share,
-            "worthless": config.audit.worthless_share,
-        },
+        "thresholds": _thresholds(config),
         "reasons": [],
         "findings": [],
         "lines": found.lines.lines,
@@ -116,6 +113,11 @@ def build(
 
 
 # ---- counts ----
+
+
+def _thresholds(config: Config) -> dict[str, float]:
+    limits = config.audit
+    return {"suspicious": limits.suspicious_share, "worthless": limits.worthless_share}
 
 
 def _template(found: Tally) -> dict[str, Any]:

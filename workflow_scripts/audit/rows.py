@@ -6,27 +6,24 @@ first.
 """
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from workflow_scripts.audit.conversations import Conversations
 from workflow_scripts.audit.lengths import RowLengths, UncountedRow
-from workflow_scripts.audit.patterns import Patterns
 from workflow_scripts.audit.tally import Tally
-from workflow_scripts.audit.turns import REMEMBERED, AssistantTurns, as_turn
+from workflow_scripts.audit.turns import REMEMBERED, AssistantTurns
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest, key64
-from workflow_scripts.input.conversation import FOUND, Conversation, prompt_hash, read_conversation
+from workflow_scripts.input.conversation import prompt_hash
 from workflow_scripts.input.ids import user_id
 from workflow_scripts.input.lines import Line, read_part
 from workflow_scripts.input.parts import Part
 from workflow_scripts.input.reject import Reject
-from workflow_scripts.input.tokenized import Detokenizer, is_tokenized, tokenized_columns
 from workflow_scripts.input.turn import Turn
-from workflow_scripts.input.values import value_at
 from workflow_scripts.model.folder import context_limit
-from workflow_scripts.model.prompts import REFUSED, Prompts
+from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.model.spellings import MASK
 from workflow_scripts.tables.columns import AUDIT
 from workflow_scripts.texts.classes import TRIVIAL, folded, pattern, response_class
@@ -61,12 +58,8 @@ class PartReader:
         self.config = config
         self.prompts = prompts
         self.folder = folder
-        self.columns = FOUND if config.audit.columns == FOUND else config.audit.columns
-        self.named = config.audit.columns.named
-        self.tokenized = tokenized_columns(config.audit.columns)
+        self.conversations = Conversations(config.audit, prompts)
         self.turns = AssistantTurns(prompts)
-        self.patterns = Patterns(prompts)
-        self.detokenizer = Detokenizer(prompts)
         self.spelled = sorted({t[:2].encode() for t in prompts.added})  # how control tokens begin
         self.lengths = RowLengths(prompts, large, context_limit(config))
         self._short: dict[str, tuple[str | None, str | None]] = {}
@@ -97,7 +90,7 @@ class PartReader:
             reason, message = line.reject or ("invalid_json", "")
             raise Reject(reason, message)
         audit = self.config.audit
-        conversation, response_ids = self._conversation(line, record, found)
+        conversation, response_ids = self.conversations.read(line, record, found)
         given = conversation.given.columns()
         messages = [turn.as_dict() for turn in conversation.turns]
         responses = conversation.responses()
@@ -135,41 +128,6 @@ class PartReader:
         response = self.turns.text(last) if response_ids is None else None
         texts = [text for text in given.values() if text] + asked
         return UncountedRow(row, response, "\n".join(texts).replace(MASK, ""))
-
-    def _conversation(
-        self, line: Line, record: dict[str, Any], found: Tally
-    ) -> tuple[Conversation, list[int] | None]:
-        """A record's conversation, and its response's ids where it has them; what is counted of
-        both goes to `found`.
-
-        Raises:
-            Reject: there is none, or the chat template refuses it.
-        """
-        columns, names, response_ids = self.config.audit.columns, tuple(record), None
-        found.shapes[names, tuple(map(type, record.values()))] += 1
-        for path in self.named:
-            found.keys.named[path] += value_at(record, path) is not None
-        if is_tokenized(record, columns):
-            told = self.detokenizer.conversation(record, columns)
-            turns = [as_turn(message) for message in told.messages]
-            conversation = Conversation(turns, taken=self.tokenized)
-            response_ids = told.response_ids
-            found.tokenized["same prompt" if told.same_prompt else "other prompt"] += 1
-        else:
-            conversation = read_conversation(record, self.config.audit.rules, self.columns)
-        if conversation.used:
-            found.rules.update(set(conversation.used))
-        where = f"{line.source}:{line.line}"
-        found.keys.see(record, names, conversation.taken, conversation.ignored, where)
-        try:
-            left_out = self.patterns.check(conversation)
-        except Reject as reject:
-            found.refused[reject.message.removeprefix(REFUSED)] += 1
-            raise
-        for kind in left_out:
-            found.left_out[kind] += 1
-            found.note(f"left out: {kind}", where)
-        return conversation, response_ids
 
     def _shortened(self, text: str) -> tuple[str | None, str | None]:
         """A short response as `repeated` compares it, and with its numbers as 0."""

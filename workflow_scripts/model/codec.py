@@ -8,6 +8,7 @@ which is nearly always, the whole text is encoded at once; both ways give the sa
 
 import json
 import re
+import secrets
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -19,6 +20,7 @@ from workflow_scripts.model.fast_bpe import Encode, fast_bpe
 from workflow_scripts.model.reasoning import OF_REASONING
 from workflow_scripts.model.spellings import MASK, Spellings
 
+UNHEARD = secrets.token_hex(16)  # part of a spelling that nobody can write into a text
 PIECE = 1 << 16  # characters encoded at once where a text is measured
 BLANK = re.compile(r"\S(?=\s)")
 
@@ -156,7 +158,7 @@ def _in_vocabulary(token: dict[str, Any], model: dict[str, Any]) -> bool:
 
 def _unheard(token: dict[str, Any]) -> str:
     """A spelling that no text has, of an id that must not be given to another token."""
-    return f"{MASK}{MASK}{token['id']}"
+    return f"{MASK}{UNHEARD}{token['id']}"
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -123,7 +123,11 @@ TRAIN = schema(
     ("length", pa.int32(), "ids in all"),
     ("prompt_length", pa.int32(), "ids of the prompt"),
     ("completion_length", pa.int32(), "supervised ids, end token included"),
-    ("reasoning_length", pa.int32(), "ids up to and including </think>; 0 without reasoning"),
+    (
+        "reasoning_length",
+        pa.int32(),
+        "ids up to the answer, the marks of the reasoning included; 0 without reasoning",
+    ),
     ("class", pa.string(), "class of the answer"),
     ("calls", pa.string(), "JSON list of the calls of tools in it; null: none, or none found"),
     (

@@ -36,6 +36,11 @@ class SGLang(HttpEngine):
             message = f"{self.url}/server_info: not what SGLang answers ({error!r})"
             raise EngineError("foreign_server", message, retry=False) from None
 
+    async def model(self) -> dict[str, Any]:
+        """What the server says of its model."""
+        found = await self._json("GET", "/model_info", PROBE_S)
+        return found if isinstance(found, dict) else {}
+
     async def ask(self, ask: Ask, sampling: Sampling | None = None) -> Answer:
         s = sampling or self.sampling
         most = ask.fixed or s.max_new_tokens

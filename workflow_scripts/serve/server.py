@@ -162,7 +162,10 @@ class Server:
                     answer = await engine.ask(probe, greedy(1))
                 if answer.output_ids:
                     return
-            except (EngineError, TimeoutError):
+            except EngineError as error:
+                if error.reason == "bad_answer":  # it is there, and cannot be understood
+                    raise StartFailed(str(error)) from None
+            except TimeoutError:
                 pass  # not there yet
             await asyncio.sleep(0.2)
         raise StartFailed(f"it ended with status {self.process.returncode}; {self.told()}")

@@ -101,7 +101,7 @@ class OwnPlaces:
         ]
         return f"{'; '.join(why)} and rerun: finished rows are kept, only the others are asked"
 
-    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> bool:
         seat = next(s for s in self.seats if s.engine is place.engine)
         seat.taken.remove(place)
         seat.answered += error is None
@@ -115,6 +115,7 @@ class OwnPlaces:
                     self.say(f"server set aside: {error}")
                 seat.gone = True
                 await asyncio.sleep(0.2)
+        return True
 
     async def _watch(self, seat: OwnSeat) -> None:
         """Bring a server back that answers again; give up requests of one that stands still."""

@@ -119,6 +119,7 @@ class Server:
         command += self.launch.flags
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.event("started", " ".join(command))
+        self.log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
         own = {**self.launch.environ, "CUDA_VISIBLE_DEVICES": self.gpu.uuid}
         with self.log.open("ab") as log:
             try:

@@ -78,7 +78,7 @@ def configuration(folder: Path, url: str, in_flight: int, shards: int = 1) -> Co
             "input": "x",
             "shards": shards,
             "model": {"path": str(folder / "model")},
-            "engine": {"kind": "attach", "urls": [url]},
+            "engine": {"kind": "attach", "urls": [url], "canary": []},
             "sampling": {"max_new_tokens": 2048},
             "generate": {"concurrency": in_flight},
         }

@@ -42,7 +42,7 @@ rule dataset_gate:
         """
         stage gate dataset \
             --run {params.run:q} \
-            --evidence {input.dataset}/stats.json \
+            --evidence {input.dataset:q}/stats.json \
             --output {output:q} \
             2>&1 | tee -i {log:q}
         """

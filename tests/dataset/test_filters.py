@@ -254,12 +254,32 @@ def test_expressions(tmp_path: Path) -> None:
     [
         ("lenght > 3", r"expressions\.x: 'lenght > 3' cannot be used: .*lenght.*prompt_length"),
         ("length >", r"expressions\.x: 'length >' cannot be used"),
+        ("TRUE", "does not judge each row by itself"),
+        ("MAX(length) > 3", "does not judge each row by itself"),
+        ("length = MAX(length)", "does not judge each row by itself"),
+        ("COUNT(*) > 1", "does not judge each row by itself"),
+        ("length > 1 AND COUNT(*) > 1", "does not judge each row by itself"),
+        ("SUM(length) OVER (PARTITION BY class) > 3", "does not judge each row by itself"),
+        ("LAG(length) OVER (ORDER BY length) > 2", "does not judge each row by itself"),
         ("length + 1", r"is Int\d+, not true or false"),
     ],
 )
 def test_wrong_expressions_are_refused_before_a_run(tmp_path: Path, wanted: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check(config(tmp_path, filters={"expressions": {"x": wanted}}).dataset.filters)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "length IN (1, 2)", "source LIKE 'a%'", "finish_reason IS NULL", "length BETWEEN 1 AND 3",
+        "CASE WHEN length > 2 THEN TRUE ELSE FALSE END", "COALESCE(finish_reason, 'x') = 'x'",
+        "REGEXP_LIKE(messages, 'x') AND NOT on_policy", "LENGTH(messages) > 2 OR ABS(length) < 3",
+        "SUBSTR(source, 1, 2) = 'a.'", "completion_length * 2 > length",
+    ],
+)  # fmt: skip
+def test_expressions_over_a_row_alone_are_taken(tmp_path: Path, wanted: str) -> None:
+    check(config(tmp_path, filters={"expressions": {"x": wanted}}).dataset.filters)
 
 
 FILTER = """

@@ -17,6 +17,7 @@ from tests.made.embedded import Server, needs_package
 from tests.made.paths import ROOT
 from workflow_scripts.config.load import load
 from workflow_scripts.engine.protocol import Ask
+from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.attached import open_engines
 
 # Generous: the machines that run this are small and shared. Quiet ones need 0.7, 0.05 and 0.5 s.
@@ -208,7 +209,8 @@ def test_a_request_given_up_frees_its_slot(folder: Path) -> None:
     story = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("1 2 3 4 5 6 7 8 9").ids
 
     async def ask_and_give_up() -> list[int | None]:
-        async with open_engines(config, [2], print) as [(engine, _)]:
+        prompts = Prompts.from_config(config)
+        async with open_engines(config, [2], prompts) as [(engine, _)]:
             running = asyncio.create_task(engine.ask(Ask("rid", story, 1)))
             seen = []
             for wanted in (1, 0):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.made.clock import Clock
 from tests.made.engines import GOOD, MadeEngine, for_ever
+from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Generate, Sampling
 from workflow_scripts.engine.own_places import OwnPlaces
 from workflow_scripts.engine.places import NoServer, Place
@@ -147,12 +148,32 @@ def test_other_errors_say_nothing_of_the_server(clock: Clock) -> None:
     host = Host(clock, 4, 4)
 
     async def fail() -> None:
-        for reason in ("refused", "connection_lost", "overloaded", "timeout", "over_context"):
+        for reason in ("refused", "overloaded", "timeout", "over_context"):
             await host.free(await host.take(1), EngineError(reason, reason))
         await host.take(2)
 
     host.run(fail)
     assert host.taken() == [1, 1] and host.said == []
+
+
+def test_a_server_that_was_lost_must_show_that_it_is_the_same(clock: Clock) -> None:
+    """Nothing is asked of it meanwhile; another one is never asked, and the job stops with why."""
+    host = Host(clock, 1)
+    (engine,) = host.engines
+
+    async def lose() -> None:
+        await host.free(await host.take(1), EngineError("connection_lost", "reset"))
+        waiting = asyncio.create_task(host.places.take())
+        await asyncio.sleep(0.1)
+        assert engine.described == 1 and waiting.done()  # at once, where it is the same
+        engine.facts = ConfigError("engine.urls: another model; name the server of this one")
+        await host.free([await waiting], EngineError("connection_lost", "reset"))
+        with pytest.raises(NoServer, match="another model; name the server of this one and rerun"):
+            await host.places.take()
+        assert engine.asked == []
+
+    host.run(lose)
+    assert [line.split(":")[0] for line in host.said] == ["server not taken back"]
 
 
 # ---- no server at all ---------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class MadePlaces:
         self.engine = engine
         self.context = context
         self.left = left
+        self.lost = 0  # of the first places: the daemon took them with it
         self.taken: list[Place] = []
         self.freed: list[tuple[str, int, str | None]] = []  # rid, tokens, reason
 
@@ -39,8 +40,9 @@ class MadePlaces:
         self.taken.append(Place(f"rid-{len(self.taken)}", self.engine, self.context))
         return self.taken[-1]
 
-    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> bool:
         self.freed.append((place.rid, tokens, error.reason if error else None))
+        return len(self.freed) > self.lost
 
     def give_up(self) -> None:
         """What the watcher of a server that stands still does with the last place."""
@@ -130,6 +132,16 @@ def test_a_lost_request_is_asked_again(
     assert first.prompt_ids == second.prompt_ids == PROMPT
     assert clock.now == 1000.5 and no_spread == [(0.75, 1.25)]
     assert asked.places.freed == [("rid-0", 0, reason), ("rid-1", 3, None)]
+
+
+def test_what_is_lost_with_the_daemon_is_no_attempt(clock: Clock) -> None:
+    """Asked again at once, as often as that happens; a fault of the request itself still counts."""
+    asked = Asked(clock, *[error("connection_lost")] * 9)
+    asked.places.lost = 9
+    assert asked() == (GOOD, 1) and clock.now == 1000
+    asked = Asked(clock, error("server_error"))
+    asked.places.lost = 1
+    assert asked() == (GOOD, 2)
 
 
 def test_the_pauses_double_up_to_half_a_minute(clock: Clock) -> None:

@@ -67,7 +67,12 @@ class Job:
                 "input": "x",
                 "shards": 1,
                 "model": {"path": str(self.model)},
-                "engine": {"kind": "attach", "urls": [url], "reconnect_s": reconnect_s},
+                "engine": {
+                    "kind": "attach",
+                    "urls": [url],
+                    "reconnect_s": reconnect_s,
+                    "canary": [],
+                },
                 "sampling": {"max_new_tokens": 64, "temperature": 0.7},
                 "generate": settings | generate_settings,
             }

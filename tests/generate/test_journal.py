@@ -56,6 +56,28 @@ def test_a_failure_is_final_once_sealed(tmp_path: Path) -> None:
     assert set(journal.failed) == {"r2"} and journal.sealed
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"accept_length": "lots"},
+        {"retractions": 2**40},
+        {"retractions": -1},
+        {"attempts": 1.5},
+        {"class": None},
+        {"finish": ["stop"]},
+        {"output_ids": None},
+    ],
+)
+def test_an_odd_record_is_asked_again(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """What an older version took from a server as it came would end every rerun."""
+    journal = reopened(tmp_path)
+    journal.append({**ANSWER, **odd})
+    journal.append({**ANSWER, "request": "r9", "accept_length": 3, "retractions": 0})
+    journal.close()
+    again = reopened(tmp_path)
+    assert set(again.done) == {"r9"} and again.damaged == 1
+
+
 @given(cut=st.integers(1, 200), garbage=st.binary(max_size=30))
 def test_a_torn_tail_is_cut_off(
     tmp_path_factory: pytest.TempPathFactory, cut: int, garbage: bytes

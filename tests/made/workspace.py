@@ -29,6 +29,7 @@ def stand_in(**options: Any) -> StandIn:
         "tokens_from": (97, 122),
         "answer_tokens": (4, 24),
         "context_length": 4096,
+        "model_type": "tiny",
     }
     return StandIn(**(defaults | options))
 
@@ -88,8 +89,9 @@ class Workspace:
             sampling={"max_new_tokens": 64, "seed": 5},
             generate={"retries": 2, "max_failed_fraction": 0.0, "stall_timeout_s": 20},
             dataset={"max_length": 2048, "validation_fraction": 0.1},
-            **changes,
+            engine={"canary": []},
         )
+        new.configure(**changes)
         return new
 
     def copy(self, folder: Path) -> "Workspace":

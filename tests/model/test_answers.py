@@ -15,6 +15,7 @@ from tests.made.families import FAMILIES
 from tests.made.model import IM_END, TEMPLATE, THINK, THINK_CLOSE, byte_tokenizer
 from tests.made.paths import DATA
 from tests.made.prompts import tiny_prompts
+from workflow_scripts.engine.protocol import Ask
 from workflow_scripts.engine.sglang import _read_sglang
 from workflow_scripts.model.answers import CLASSES, Answer, classify, fault, split, texts
 from workflow_scripts.model.prompts import Prompts
@@ -69,7 +70,9 @@ def qwen() -> Prompts:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_class_and_retry(qwen: Prompts, case: dict[str, Any]) -> None:
     """Only what is no answer is asked again."""
-    answer = _read_sglang(case["response"])
+    response = json.loads(json.dumps(case["response"]))
+    response["meta_info"]["id"] = "r1"
+    answer = _read_sglang(Ask("r1", case["prompt_ids"], 0), 64, [248046], response)
     why = fault(answer, vocab_size=248320)
     found = "engine_error" if why else classify(qwen, case["prompt_ids"], answer)
     assert found == case["class"] and found in {*CLASSES, "engine_error"}

@@ -1,8 +1,10 @@
 """One server per GPU, on pretended GPUs: starts, leases, restarts, canary, who dies with whom."""
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -145,12 +147,38 @@ def test_ended_by_a_signal(gpus: Gpus, who: str, number: signal.Signals) -> None
         kill_all(process, work.folder, number)
         gpus.wait_until_gone(6 if number == signal.SIGKILL else 15)
     output, _ = process.communicate(timeout=200)
+    if who in ("daemon", "server"):  # both are started again, no job notices more than that
+        assert process.returncode == 0, output
     done = work.run()
     assert done.code == 0, output + done.output
     assert verified(work)
     gpus.wait_until_gone(6 if who == "snakemake" else 1)
     asked_twice = gpus.log.count() - 80
     assert 0 <= asked_twice <= 10  # two servers with five requests each in flight
+
+
+def test_the_daemon_is_killed_again_and_again(gpus: Gpus) -> None:
+    """At random moments, starts of its servers included: the run ends by itself, no row failed."""
+    seed = int(os.environ.get("TRACEMILL_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"seed {seed}; repeat with TRACEMILL_SEED={seed}")
+    moments = random.Random(seed)
+    gpus.set(2, token_seconds=0.01)
+    work = workspace(gpus, 150)
+    work.configure(shards=4)
+    process = work.start()
+    for _ in range(6):
+        until = time.monotonic() + moments.uniform(0.5, 4.0)
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        here = set(processes(str(work.folder)))
+        for pid in here & set(processes("workflow_scripts.serve.daemon")):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, f"seed {seed}\n{output}"
+    assert verified(work)
+    assert len(pl.read_parquet(work.out / "merged/failed.parquet")) == 0
+    gpus.wait_until_gone(6)
 
 
 @pytest.mark.slow

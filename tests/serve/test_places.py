@@ -18,6 +18,7 @@ from workflow_scripts.config.load import load
 from workflow_scripts.engine.protocol import Facts
 from workflow_scripts.generate.retries import RETRY_VARIABLE
 from workflow_scripts.identity import rehearsal_length
+from workflow_scripts.serve import client
 from workflow_scripts.serve.address import CLUSTER_VARIABLE
 from workflow_scripts.serve.daemon import Host
 from workflow_scripts.serve.gpus import Gpu
@@ -216,3 +217,50 @@ def test_a_clusters_job_counts_the_retry_as_its_snakemake_did(
     assert count(True, {"results/a"}) == count(False, {"all"}) == 0
     on_login_node = count(False, {"retry_failed"})  # leaves its mark for jobs to inherit
     assert on_login_node == count(True, {"results/a"}) == 1
+
+
+class Deaf:
+    """A daemon's connection on which nothing comes until it was asked often enough."""
+
+    def __init__(self, pings: int):
+        self.left = pings
+        self.sent: list[str] = []
+
+    async def receive(self) -> dict[str, Any] | None:
+        if self.left:
+            await asyncio.Event().wait()
+        return {"pong": True}
+
+    def send(self, **message: Any) -> None:
+        self.sent.append(message["op"])
+        self.left -= 1
+
+
+@pytest.mark.parametrize(("pings", "answer"), [(0, {"pong": True}), (3, {"pong": True}), (9, None)])
+def test_a_daemon_that_does_not_answer_counts_as_gone(
+    monkeypatch: pytest.MonkeyPatch, pings: int, answer: dict[str, Any] | None
+) -> None:
+    monkeypatch.setattr(client, "PING_S", 0.01)
+    places = object.__new__(client.HostPlaces)
+    link = Deaf(pings)
+    places.link, places.say = link, lambda _: None  # type: ignore[assignment]
+    assert asyncio.run(places._message()) == answer
+    assert link.sent == ["ping"] * min(pings, 4)
+
+
+def test_a_task_that_breaks_ends_the_daemon_with_its_reason(tmp_path: Path) -> None:
+    """Nothing of it is awaited by anybody, so that it would otherwise just stop."""
+
+    async def broken() -> None:
+        raise KeyError("loads")
+
+    async def run() -> tuple[str | None, bool]:
+        made = host(tmp_path / "w", 1, 4)
+        task = asyncio.create_task(broken())
+        task.add_done_callback(made.ended)
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0)
+        return made.fatal, made.stopping.is_set()
+
+    fatal, stopping = asyncio.run(run())
+    assert stopping and fatal is not None and "KeyError('loads')" in fatal

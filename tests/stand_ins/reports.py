@@ -83,6 +83,7 @@ def live(engine: Engine) -> dict[str, Any]:
         (o.model_path, paths),
         (o.served_model_name or o.model_path, "served_model_name"),
         (o.load_format, "load_format"),
+        (o.model_type, "model_type"),
         (o.context_length, "context_length context_len max_model_len"),
         (o.max_running, places + " pp_max_micro_batch_size"),
         (o.state_slots or o.max_running, "max_mamba_cache_size"),

@@ -251,6 +251,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--port-file", help="file that gets the port once the server listens")
     add("--log", help="JSON lines, one for each /generate request received")
     add("--model-path", default="stand-in-model")
+    add("--model-type", default="qwen3_5", help="as /model_info tells it")
     add("--load-format", default="auto", help="as reported; there are no weights")
     add("--served-model-name", help="name that the server goes by; default: its model path")
     add("--vocab-size", type=int, default=248320)

@@ -24,7 +24,8 @@ def expressions(wanted: dict[str, str]) -> Expressions:
     """A function that says for a training table which rows each expression drops.
 
     Raises:
-        ConfigError: an expression is no SQL, names no column of the table, or is not true or false.
+        ConfigError: an expression is no SQL, names no column of the table, is not true or false, or
+            looks at other rows too.
     """
     parsed = {}
     empty: Any = pl.from_arrow(TRAIN.empty_table())
@@ -40,6 +41,11 @@ def expressions(wanted: dict[str, str]) -> Expressions:
             ) from None
         if kind != pl.Boolean:
             raise ConfigError(f"{where} is {kind}, not true or false")
+        if not parsed[name].meta.root_names() or not _row_by_row(parsed[name]):
+            raise ConfigError(
+                f"{where} does not judge each row by itself; use columns of the row alone, no "
+                "aggregates (MAX, SUM, COUNT) and no windows (OVER)"
+            )
 
     def found(table: pa.Table) -> Iterator[tuple[str, list[int]]]:
         if not parsed or not len(table):
@@ -50,6 +56,15 @@ def expressions(wanted: dict[str, str]) -> Expressions:
             yield name, told.arg_true().to_list()
 
     return found
+
+
+def _row_by_row(expression: pl.Expr) -> bool:
+    """Whether each row's result depends on that row alone: rows come in batches."""
+    try:
+        alone = expression.meta.is_literal() or expression.meta.is_row_separable()
+    except pl.exceptions.ColumnNotFoundError:  # arithmetic, whose type depends on its columns
+        alone = True
+    return alone and all(map(_row_by_row, expression.meta.pop()))
 
 
 def python_filter(wanted: str) -> Callable[[Sample], str | None]:

@@ -16,7 +16,12 @@ from workflow_scripts.model.answers import Answer
 CONNECT_S = 10.0
 PROBE_S = 30.0  # SGLang's /health itself may take 20 s under a long prefill
 NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-JSON_HEADERS = {"content-type": "application/json"}
+# Nothing compressed is wanted: a few bytes could become gigabytes.
+JSON_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
+PLAIN = ("", "identity")
+BODY_BYTES = 64 << 20  # most of an answer to anything but a request for tokens
+REFUSAL_BYTES = 16 << 10  # read of an answer that is no 200
+LONGEST_WAIT_S = 60.0  # of what a server asks to wait
 KEEPALIVE_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
 
 
@@ -29,7 +34,7 @@ def http_transport() -> httpx.AsyncBaseTransport:
 
     def session() -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
-        return aiohttp.ClientSession(connector=connector)
+        return aiohttp.ClientSession(connector=connector, auto_decompress=False)
 
     return AiohttpTransport(client=session)
 
@@ -53,12 +58,20 @@ class HttpEngine:
             self._urls[path] = httpx.URL(self.url + path)
         return self._urls[path]
 
-    async def _call(self, method: str, path: str, timeout: float | None, body: Any = None) -> bytes:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        timeout: float | None,
+        body: Any = None,
+        most: int = BODY_BYTES,
+    ) -> bytes:
         """Send a request and return the body of a 200.
 
         Args:
             timeout: seconds without any byte; None for an answer, which may take an hour and is
-                bounded by `dispatch`.
+                bounded by the pool.
+            most: bytes of the body; a longer one is not read to its end.
 
         Raises:
             EngineError: whatever else comes back, or nothing.
@@ -73,7 +86,9 @@ class HttpEngine:
         try:
             response = await self.http.handle_async_request(request)
             try:
-                content = await response.aread()
+                if response.status_code != 200:
+                    raise self._refused(response, await _beginning(response))
+                content = await self._body(response, path, most)
             finally:  # a request given up closes its connection
                 await response.aclose()
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
@@ -83,25 +98,40 @@ class HttpEngine:
                 raise EngineError("unreachable", f"{self.url}: {cause}", sent=False) from None
             what = f"{self.url}: {type(cause).__name__}: {cause}"
             raise EngineError("connection_lost", what) from None
-        if response.status_code == 200:
-            return content
-        raise self._refused(response)
+        return content
 
-    def _refused(self, response: httpx.Response) -> EngineError:
-        text = response.text[:500]
+    async def _body(self, response: httpx.Response, path: str, most: int) -> bytes:
+        if (coding := response.headers.get("content-encoding", "")) not in PLAIN:
+            message = f"{self.url}{path}: the answer is compressed ({coding}), which nobody asked"
+            raise EngineError("bad_answer", message)
+        pieces, size = [], 0
+        async for piece in response.aiter_raw():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                message = f"{self.url}{path}: the answer has more than {most:,} bytes"
+                raise EngineError("bad_answer", message)
+        return b"".join(pieces)
+
+    def _refused(self, response: httpx.Response, body: bytes) -> EngineError:
+        text = body.decode("utf-8", "replace")[:500]
         message = f"{self.url}: HTTP {response.status_code}: {text}"
         if response.status_code in (408, 409, 425, 429, 503):
-            try:
-                after = float(response.headers.get("retry-after", 0))
-            except ValueError:
-                after = 0.0
+            after = _seconds(response.headers.get("retry-after", "0"))
             return EngineError("overloaded", message, after_s=after)
         if response.status_code >= 500:
             return EngineError("server_error", message)
         return EngineError("refused", message, retry=False)
 
-    async def _json(self, method: str, path: str, timeout: float | None, body: Any = None) -> Any:
-        raw = await self._call(method, path, timeout, body)
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        timeout: float | None,
+        body: Any = None,
+        most: int = BODY_BYTES,
+    ) -> Any:
+        raw = await self._call(method, path, timeout, body, most)
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:
@@ -113,5 +143,24 @@ class HttpEngine:
             return read(found)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             what = f"{type(error).__name__}: {error}"
-            message = f"{self.url}: fields are missing or null ({what}): {str(found)[:200]}"
+            message = f"{self.url}: not an answer to this request ({what}): {str(found)[:200]}"
             raise EngineError("bad_answer", message) from None
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """The first bytes of a body, as they came."""
+    found = b""
+    async for piece in response.aiter_raw():
+        found += piece
+        if len(found) >= REFUSAL_BYTES:
+            break
+    return found[:REFUSAL_BYTES]
+
+
+def _seconds(text: str) -> float:
+    """What a `Retry-After` says, up to LONGEST_WAIT_S; 0 for a date or nonsense."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return min(value, LONGEST_WAIT_S) if value > 0 else 0.0  # a NaN is not more than 0

@@ -7,18 +7,21 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Generate
 from workflow_scripts.engine.places import NoServer, Place, in_flight
 from workflow_scripts.engine.protocol import Backend, EngineError, Facts
 from workflow_scripts.engine.stall import StallClock
 
 PROBE_EVERY_S = 2.0
+LOST = ("unreachable", "connection_lost")  # after which the server can be another one
 
 
 @dataclass(slots=True)
 class OwnSeat:
-    """A server with its limit and the places taken there; `down` where it does not answer, `still`
-    where it answers and nothing moves."""
+    """A server with its limit and the places taken there; `gone` where it does not answer, `down`
+    where it has yet to show again that it is the same server, `still` where it answers and nothing
+    moves; `refusal` says why it is not the same server any more."""
 
     engine: Backend
     facts: Facts
@@ -26,6 +29,9 @@ class OwnSeat:
     taken: list[Place] = field(default_factory=list)
     answered: int = 0
     down: bool = False
+    gone: bool = False
+    refusal: str | None = None
+    doubted: asyncio.Event = field(default_factory=asyncio.Event)
     still: bool = False
 
 
@@ -81,39 +87,51 @@ class OwnPlaces:
             if not up:
                 self._all_down_since = self._all_down_since or time.monotonic()
                 if time.monotonic() - self._all_down_since > self.reconnect_s:
-                    urls = ", ".join(seat.engine.url for seat in self.seats)
-                    raise NoServer(
-                        f"no server has answered for {self.reconnect_s:.0f} s ({urls}); start it "
-                        "again and rerun: finished rows are kept, only the others are asked"
-                    )
+                    raise NoServer(self._nobody())
             self._freed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await self._freed.wait()
 
-    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
+    def _nobody(self) -> str:
+        urls = ", ".join(seat.engine.url for seat in self.seats)
+        why = [seat.refusal for seat in self.seats if seat.refusal]
+        why = why or [
+            f"no server has answered for {self.reconnect_s:.0f} s ({urls}); start it again"
+        ]
+        return f"{'; '.join(why)} and rerun: finished rows are kept, only the others are asked"
+
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> bool:
         seat = next(s for s in self.seats if s.engine is place.engine)
         seat.taken.remove(place)
         seat.answered += error is None
         self._freed.set()
-        if error is not None and error.reason == "unreachable":
+        if error is not None and error.reason in LOST:
             if not seat.down:
                 seat.down = True
-                self.say(f"server set aside: {error}")
-            await asyncio.sleep(0.2)
+                seat.doubted.set()
+            if error.reason == "unreachable":
+                if not seat.gone:
+                    self.say(f"server set aside: {error}")
+                seat.gone = True
+                await asyncio.sleep(0.2)
+        return True
 
     async def _watch(self, seat: OwnSeat) -> None:
         """Bring a server back that answers again; give up requests of one that stands still."""
         clock = StallClock(self.stall_s)
         while True:
-            await asyncio.sleep(min(self.stall_s / 4, PROBE_EVERY_S))
+            await self._pause(seat)
             now: object = None
             with suppress(Exception):  # a probe that fails shows no progress
                 now = (seat.answered, await _within(self.stall_s / 4, seat.engine.progress))
-            if seat.down and now is not None:
-                seat.down, self._all_down_since = False, None
-                seat.engine.since = time.monotonic()
-                self.say(f"server is back: {seat.engine.url}")
+            if seat.down and now is not None and await self._same(seat):
+                self._all_down_since = None
+                if seat.gone:
+                    seat.engine.since = time.monotonic()
+                    self.say(f"server is back: {seat.engine.url}")
+                seat.down = seat.gone = False
+                self._freed.set()
             stands_still = clock.look(now, waited_for=bool(seat.taken))
             seat.still = stands_still or (seat.still and not clock.changed)
             if stands_still:
@@ -123,6 +141,28 @@ class OwnPlaces:
                         place.given_up = True
                         place.task.cancel()
                 clock.restart()
+
+    async def _pause(self, seat: OwnSeat) -> None:
+        """Until the next look; one that was just set aside is looked at at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(self.stall_s / 4, PROBE_EVERY_S)):
+                await seat.doubted.wait()
+        seat.doubted.clear()
+
+    async def _same(self, seat: OwnSeat) -> bool:
+        """Whether a server that was lost is the one that it was: whatever listens there now could
+        be another."""
+        try:
+            seat.facts = await seat.engine.describe()
+        except EngineError:
+            return False
+        except ConfigError as error:
+            if seat.refusal != str(error):
+                seat.refusal = str(error)
+                self.say(f"server not taken back: {error}")
+            return False
+        seat.refusal = None
+        return True
 
 
 async def _within(seconds: float, call: Callable[[], Awaitable[object]]) -> object:

@@ -38,8 +38,13 @@ class Places(Protocol):
     async def take(self) -> Place:
         """Wait for a place. Raises NoServer."""
 
-    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
-        """Give a place back, with the tokens it generated or the error it met."""
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> bool:
+        """Give a place back, with the tokens it generated or the error it met.
+
+        Returns:
+            False where the place was lost meanwhile with the host's daemon, whose servers end with
+            it: then a lost connection says nothing of the request.
+        """
 
 
 async def abort(place: Place) -> None:

@@ -4,8 +4,9 @@ The rules:
 
 - never sent (connection refused): no attempt of the row; the server is set aside until it answers
   again. No server for `engine.reconnect_s`: the job stops, unanswered rows wait for the next run.
-- connection lost, 5xx, an answer that cannot be read, an abort or a NaN sent as an answer: an
-  attempt; asked again after a growing pause.
+- connection lost because the host's daemon ended, and its servers with it: no attempt either.
+- connection lost otherwise, 5xx, an answer that cannot be read or is another's, an abort or a NaN
+  sent as an answer: an attempt; asked again after a growing pause.
 - 429 and 503: an attempt, after the pause that the server asks for.
 - any other 4xx: the request itself is refused; asking again cannot help, and it says nothing of the
   server.
@@ -87,11 +88,11 @@ class Pool:
                 error = caught
             finally:
                 tokens = len(answer.output_ids) if answer else 0
-                await self.places.free(place, tokens, error)
+                held = await self.places.free(place, tokens, error)
             if error is None:
                 assert answer is not None
                 return answer, attempts + 1
-            if not error.sent and error.retry:
+            if error.retry and (not error.sent or (not held and error.reason == "connection_lost")):
                 continue
             attempts += error.sent
             if not error.retry or attempts >= self.settings.retries:

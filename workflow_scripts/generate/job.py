@@ -33,9 +33,10 @@ from workflow_scripts.serve.client import HostPlaces
 
 @asynccontextmanager
 async def open_pool(
-    config: Config, run_hash: str, shard: int, end_ids: list[int], vocab_size: int
+    config: Config, run_hash: str, shard: int, prompts: Prompts, vocab_size: int
 ) -> AsyncIterator[Pool]:
     """Places at the servers that the configuration names, for one shard's requests."""
+    end_ids = sorted(prompts.end_ids)
     async with AsyncExitStack() as stack:
         places: Places
         if config.engine.kind == "sglang":
@@ -43,7 +44,7 @@ async def open_pool(
             host = HostPlaces(config, run_hash, shard, end_ids, http, say)
             places = await stack.enter_async_context(host)
         else:
-            engines = await stack.enter_async_context(open_engines(config, end_ids, say))
+            engines = await stack.enter_async_context(open_engines(config, end_ids, prompts))
             own = OwnPlaces(engines, config.generate, config.engine.reconnect_s, say)
             places = await stack.enter_async_context(own)
         yield Pool(places, config.generate, config.sampling, vocab_size)
@@ -80,8 +81,7 @@ def generate(
     if journal.damaged:
         say(f"{journal.path}: {journal.damaged} damaged lines skipped; their rows are asked again")
     asker = Asker(config, prompts, run_hash, journal, retry_failed)
-    end_ids = sorted(prompts.end_ids)
-    pool = partial(open_pool, config, run_hash, shard, end_ids, asker.vocab_size)
+    pool = partial(open_pool, config, run_hash, shard, prompts, asker.vocab_size)
     state = Shard(config.generate, table, asker, progress, pool)
     if retry_failed and (journal.failed or not journal.sealed):
         next_round(folder / "journal", shard, config.shards)

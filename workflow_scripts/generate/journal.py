@@ -84,6 +84,19 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def sound(record: dict[str, Any]) -> bool:
+    """Whether an answer's record holds what a shard's table can hold. An older version wrote down
+    whatever a server said; such a record would end every rerun, so its row is asked again."""
+    counts = (record.get("retractions", 0), record.get("attempts", 1))
+    length = record.get("accept_length")
+    return (
+        isinstance(record["output_ids"], list)
+        and all(type(n) is int and 0 <= n < 2**31 for n in counts)
+        and (length is None or type(length) in (int, float))
+        and all(isinstance(record.get(name, ""), str) for name in ("class", "finish"))
+    )
+
+
 class Journal:
     """The journals of a shard: others to read, its own to read and append.
 
@@ -121,9 +134,9 @@ class Journal:
             pending: dict[str, Span] = {}
             for line in f:
                 record = decode(line)
-                if record is None:
-                    if not line.endswith(b"\n"):
-                        break  # the torn tail
+                if record is None and not line.endswith(b"\n"):
+                    break  # the torn tail
+                if record is None or ("output_ids" in record and not sound(record)):
                     self.damaged += 1
                 elif record.get("sealed"):
                     self.failed.update(pending)

@@ -1,6 +1,11 @@
-"""Servers that a job has to itself: attached ones, or the embedded engine."""
+"""Servers that a job has to itself: attached ones, or the embedded engine.
 
-from collections.abc import AsyncIterator, Callable
+An attached server is whatever listens at its URL. It is identified before the first row and again
+after every lost connection, since another model can have been started there meanwhile.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -9,45 +14,68 @@ from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Config
 from workflow_scripts.engine.http import http_transport
 from workflow_scripts.engine.llamacpp import embedded_engine
-from workflow_scripts.engine.protocol import Backend, Facts
+from workflow_scripts.engine.protocol import Backend, EngineError, Facts
 from workflow_scripts.engine.sglang import SGLang
-from workflow_scripts.sglang.numerics import numeric_flags
+from workflow_scripts.model.prompts import Prompts
+from workflow_scripts.serve.errors import CanaryFailed, StartFailed
+from workflow_scripts.serve.proofs import ask_canaries, check_model, check_numerics
+
+
+class Attached(SGLang):
+    """A server at a URL that somebody else started.
+
+    Args:
+        prompts: to ask the canaries with.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        config: Config,
+        end_ids: list[int],
+        http: httpx.AsyncBaseTransport,
+        prompts: Prompts,
+    ):
+        super().__init__(url, config.sampling, end_ids, http)
+        self.config = config
+        self.prompts = prompts
+
+    async def describe(self) -> Facts:
+        """What the server says of itself, once it has shown that it is the right one.
+
+        Raises:
+            ConfigError: it serves another model, computes with other numerics, or answers a canary
+                wrongly.
+            EngineError: it does not answer.
+        """
+        facts = await super().describe()
+        check_numerics(self.url, self.config, facts)
+        check_model(self.url, self.config, await self.model())
+        try:
+            name = f"tracemill-{uuid.uuid4().hex}"
+            await ask_canaries(self, name, self.config, self.prompts)
+        except StartFailed as error:
+            raise EngineError("unreachable", f"{self.url}: {error}", sent=False) from None
+        except CanaryFailed as error:
+            raise ConfigError(str(error)) from None
+        return facts
 
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, end_ids: list[int], say: Callable[[str], None]
+    config: Config, end_ids: list[int], prompts: Prompts
 ) -> AsyncIterator[list[tuple[Backend, Facts]]]:
-    """The servers that the configuration names, each checked; started and stopped if ours.
+    """The servers that the configuration names, each identified; started and stopped if ours.
 
     Raises:
-        ConfigError: a server computes with other numerics than the configuration says.
-        EngineError: a server does not answer, or is not what it should be.
+        ConfigError: a server is not the one that the configuration describes.
+        EngineError: a server does not answer.
     """
     async with http_transport() as http:
         if config.engine.kind == "embedded":
             async with embedded_engine(config, end_ids, http) as engine:
                 yield [(engine, await engine.describe())]
         else:
-            yield [await _attached(url, config, end_ids, http) for url in config.engine.urls]
-
-
-async def _attached(
-    url: str, config: Config, end_ids: list[int], http: httpx.AsyncBaseTransport
-) -> tuple[Backend, Facts]:
-    engine = SGLang(url, config.sampling, end_ids, http)
-    facts = await engine.describe()
-    check_numerics(url, config, facts)
-    return engine, facts
-
-
-def check_numerics(url: str, config: Config, facts: Facts) -> None:
-    """Raises ConfigError where a server computes with other numerics than the run's hash says."""
-    wanted, found = numeric_flags(config.engine.server), numeric_flags(facts.raw)
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise ConfigError(
-                f"engine.server: {url} runs with {name}={found.get(name)!r}, the configuration "
-                f"says {wanted.get(name)!r}; it changes the answers, so set `{name}` under "
-                "engine.server to what the server has, or restart the server"
-            )
+            urls = config.engine.urls
+            engines = [Attached(url, config, end_ids, http, prompts) for url in urls]
+            yield [(engine, await engine.describe()) for engine in engines]

@@ -16,6 +16,10 @@ from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.serve.address import spec
 from workflow_scripts.serve.link import DaemonLink
 
+PING_S = 30.0  # without a message from the daemon, after which it is asked for one
+NOTICED_S = 0.5  # until the daemon notices a lost server, or a job the loss of the daemon
+UNHEARD = 4  # times in a row, after which it counts as gone
+
 
 class HostPlaces:
     """Places at the host's servers, granted by its daemon one by one.
@@ -69,21 +73,32 @@ class HostPlaces:
     async def _read(self) -> None:
         """Hand out places as they are granted; come back if the daemon is lost."""
         while True:
-            message = await self.link.receive()
+            message = await self._message()
             if message is None:
                 self.say("the host's daemon is gone; starting another")
+                self._held.clear()  # their servers end with it
                 try:
                     self.capacity = await self.link.connect()
                 except (ConfigError, OSError) as error:
                     self._fail(str(error))
                     return
-                self._held.clear()
                 for _ in self._waiting:
                     self.link.send(op="take")
             elif "fatal" in message:
                 self._fail(message["fatal"])
             elif "lease" in message:
                 self._granted(message)
+
+    async def _message(self) -> dict[str, Any] | None:
+        """The daemon's next message; None when it is gone, or hears nothing any more."""
+        for _ in range(UNHEARD):
+            try:
+                async with asyncio.timeout(PING_S):
+                    return await self.link.receive()
+            except TimeoutError:
+                self.link.send(op="ping")
+        self.say(f"the host's daemon has not answered for {UNHEARD * PING_S:.0f} s")
+        return None
 
     def _granted(self, message: dict[str, Any]) -> None:
         url = message["url"]
@@ -115,10 +130,14 @@ class HostPlaces:
         self.link.send(op="take")
         return await future
 
-    async def free(self, place: Place, tokens: int, error: EngineError | None) -> None:
-        if place.rid in self._held:
+    async def free(self, place: Place, tokens: int, error: EngineError | None) -> bool:
+        if error is not None and error.reason == "connection_lost":
+            await asyncio.sleep(NOTICED_S)
+        held = place.rid in self._held
+        if held:
             self._held.discard(place.rid)
             fault = error.reason if error else None
             self.link.send(op="free", lease=place.rid, tokens=tokens, fault=fault)
         if error is not None and error.reason == "unreachable":
-            await asyncio.sleep(0.5)  # until the daemon has noticed that the server is gone
+            await asyncio.sleep(NOTICED_S)
+        return held

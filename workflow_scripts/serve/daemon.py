@@ -10,8 +10,8 @@ told to, or when no job has been connected for `engine.idle_s` and none is to co
 to a single shard's job, on a cluster, ends when that job is gone.
 
 Messages are lines of JSON. Job: {"op": "hello", "spec", "shard", "concurrency"}, {"op": "take"},
-{"op": "free", "lease", "tokens", "fault"}, {"op": "stop"}. Daemon: {"capacity"}, {"lease", "url",
-"context", "age_s"}, {"fatal"}.
+{"op": "free", "lease", "tokens", "fault"}, {"op": "ping"}, {"op": "stop"}. Daemon: {"capacity"},
+{"lease", "url", "context", "age_s"}, {"pong"}, {"fatal"}.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,8 @@ class Host:
             self.stopping.set()
         elif op == "hello":
             self._hello(job, message)
+        elif op == "ping":
+            job.tell(pong=True)
         elif op == "take":
             job.waiting.append(None)
             self.grants.grant()
@@ -119,6 +122,14 @@ class Host:
         say(text)
         for job in self.grants.jobs:
             job.tell(fatal=text)
+
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        """A task of the daemon's own is over; one that broke ends the daemon, with its reason."""
+        if not task.cancelled() and (error := task.exception()):
+            trace = "".join(traceback.format_exception(error))
+            say(f"the daemon failed:\n{trace}")
+            self.give_up(f"the host's daemon failed ({error!r}); its log has more; run again")
+            self.stopping.set()
 
     # ---- the run ----
 
@@ -205,6 +216,8 @@ async def _until_stopped(host: Host, launch: Launch, version: str, socket: Path)
     keepers = [Keeper(seat, launch, version, *both) for seat in seats]
     tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
     tasks += [asyncio.create_task(host.measure()), asyncio.create_task(host.idle())]
+    for task in tasks:
+        task.add_done_callback(host.ended)
     await host.stopping.wait()
     listener.close()
     for task in tasks:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.log import say
 from workflow_scripts.engine.protocol import EngineError
+from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.engine.stall import StallClock
 from workflow_scripts.serve.errors import CanaryFailed, StartFailed
 from workflow_scripts.serve.grants import Grants
@@ -35,6 +36,7 @@ class Keeper:
     metrics: Metrics
     give_up: Callable[[str], None]
     stopping: asyncio.Event
+    _odd: bool = False
 
     async def keep(self) -> None:
         """Keep a server running until the daemon ends or starting it is given up."""
@@ -54,6 +56,8 @@ class Keeper:
                 return
             except StartFailed as error:
                 why, attempts = str(error), attempts + 1
+            except Exception as error:  # nothing may end a server's supervision without a word
+                why, attempts = f"its supervision failed: {error!r}", attempts + 1
             seat.state = "down"
             self._event("dead", why)
             say(f"server {seat.number} on GPU {seat.gpu.index}: {why}")
@@ -91,10 +95,21 @@ class Keeper:
             if not server.running:
                 code = server.process.returncode if server.process else None
                 return f"the server ended with status {code}"
-            now: object = None
-            with suppress(EngineError, TimeoutError, KeyError, TypeError):
-                async with asyncio.timeout(max(clock.limit_s / 4, 1.0)):
-                    now = (seat.freed, await server.engine.progress())
+            now = await self._progress(server.engine, max(clock.limit_s / 4, 1.0))
             if clock.look(now, waited_for=bool(seat.leases)):
                 held = f"{len(seat.leases)} requests in flight"
                 return f"no progress for {clock.limit_s:.0f} s with {held}"
+
+    async def _progress(self, engine: SGLang, limit_s: float) -> object:
+        """What changes while a server works; None where it does not answer. One that answers in
+        another form than is known is judged by the requests that come back."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return self.seat.freed, await engine.progress()
+        except (EngineError, TimeoutError):
+            return None
+        except Exception as error:
+            if not self._odd:
+                self._odd = True
+                self._event("surprise", f"its account of its load is not understood: {error!r}")
+            return self.seat.freed, None

@@ -17,6 +17,7 @@ import orjson
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, logs_of, private_dir, runtime_dir
 
+ANSWER_S = 60.0  # of a daemon to a hello
 OTHER_GONE_S = 120.0  # for servers of an earlier configuration to stop
 END_S = 25.0  # for a daemon of one's own; shorter than the 30 s that Slurm gives a cancelled job
 
@@ -66,13 +67,21 @@ class DaemonLink:
             Requests that its servers can take at once.
 
         Raises:
-            ConfigError: the daemon cannot start; it says why.
+            ConfigError: the daemon cannot start, it says why; or is killed again and again.
         """
         until = time.monotonic() + OTHER_GONE_S
         while True:
-            self._reader, self._writer = await self._reach()
+            try:
+                self._reader, self._writer = await self._reach()
+            except OSError as error:  # it was killed while it started
+                if time.monotonic() > until:
+                    raise ConfigError(
+                        f"the host's daemon cannot be kept running: {error}"
+                    ) from None
+                await asyncio.sleep(0.3)
+                continue
             self.send(**self.hello)
-            answer = await self.receive() or {}
+            answer = await self._answer()
             if "capacity" in answer:
                 return int(answer["capacity"])
             self._writer.close()
@@ -82,6 +91,16 @@ class DaemonLink:
                     "that run to end"
                 )
             await asyncio.sleep(0.3)
+
+    async def _answer(self) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self.receive() or {}
+        except TimeoutError:
+            raise ConfigError(
+                f"{self.folder / 'socket'}: the host's daemon does not answer; end it "
+                "(pkill -f workflow_scripts.serve.daemon), its servers end with it, and run again"
+            ) from None
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -109,8 +128,11 @@ class DaemonLink:
         assert process.stdout is not None
         line = process.stdout.readline()
         answer = orjson.loads(line) if line.startswith(b"{") else {}
-        if "ready" not in answer:
-            raise ConfigError(answer.get("error", f"the daemon ended; see {log.name}"))
+        if "ready" in answer:
+            return
+        if "error" not in answer and process.wait() < 0:
+            raise ConnectionError(f"it was killed by signal {-process.returncode}")
+        raise ConfigError(answer.get("error", f"the daemon ended; see {log.name}"))
 
     async def close(self) -> None:
         if self._writer is not None:

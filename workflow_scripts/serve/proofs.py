@@ -3,18 +3,20 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Canary, Config, Sampling
 from workflow_scripts.engine.protocol import Ask, EngineError, Facts
 from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.model.answers import Answer, fault, texts
+from workflow_scripts.model.folder import read_json
 from workflow_scripts.model.prompts import Prompts
-from workflow_scripts.serve.attached import check_numerics
 from workflow_scripts.serve.errors import CanaryFailed, StartFailed
 from workflow_scripts.serve.gpus import Gpu
 from workflow_scripts.sglang.compare import compare
 from workflow_scripts.sglang.memory import OWN_GIB, predict
+from workflow_scripts.sglang.numerics import numeric_flags
 from workflow_scripts.sglang.observed import from_server_info
 
 
@@ -34,6 +36,31 @@ async def identified(engine: SGLang, name: str, config: Config) -> Facts:
         raise StartFailed(f"{engine.url} is another server (it serves {said!r}, not {name!r})")
     check_numerics(engine.url, config, facts)
     return facts
+
+
+def check_numerics(url: str, config: Config, facts: Facts) -> None:
+    """Raises ConfigError where a server computes with other numerics than the run's hash says."""
+    wanted, found = numeric_flags(config.engine.server), numeric_flags(facts.raw)
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise ConfigError(
+                f"engine.server: {url} runs with {name}={found.get(name)!r}, the configuration "
+                f"says {wanted.get(name)!r}; it changes the answers, so set `{name}` under "
+                "engine.server to what the server has, or restart the server"
+            )
+
+
+def check_model(url: str, config: Config, told: dict[str, Any]) -> None:
+    """Raises ConfigError where a server's account of its model (`/model_info`) is not the
+    configured one. What either side leaves out is not compared."""
+    own = read_json(Path(config.model.path) / "config.json")
+    for name in ("model_type", "architectures"):
+        if own.get(name) and told.get(name) and own[name] != told[name]:
+            raise ConfigError(
+                f"engine.urls: {url} serves {told.get('model_path')!r} with {name} "
+                f"{told[name]!r}; model.path {config.model.path} has {own[name]!r}. Name the "
+                "server of this model, or the model of this server"
+            )
 
 
 async def ask_canaries(engine: SGLang, name: str, config: Config, prompts: Prompts) -> None:

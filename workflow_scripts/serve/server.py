@@ -119,6 +119,7 @@ class Server:
         command += self.launch.flags
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.event("started", " ".join(command))
+        self.log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have cleared it away
         own = {**self.launch.environ, "CUDA_VISIBLE_DEVICES": self.gpu.uuid}
         with self.log.open("ab") as log:
             try:
@@ -162,7 +163,10 @@ class Server:
                     answer = await engine.ask(probe, greedy(1))
                 if answer.output_ids:
                     return
-            except (EngineError, TimeoutError):
+            except EngineError as error:
+                if error.reason == "bad_answer":  # it is there, and cannot be understood
+                    raise StartFailed(str(error)) from None
+            except TimeoutError:
                 pass  # not there yet
             await asyncio.sleep(0.2)
         raise StartFailed(f"it ended with status {self.process.returncode}; {self.told()}")

@@ -221,3 +221,19 @@ def test_text_forms_read_back(turns: list[tuple[str, str, str]]) -> None:
     for form in (exports.sharegpt, exports.plain_messages):
         read = read_conversation(json.loads(json.dumps(form(messages, NOTHING))), Rules()).turns
         assert [turn.as_dict() for turn in read] == messages
+
+
+def test_tools_and_documents_stand_beside_the_conversation(tmp_path: Path) -> None:
+    """As TRL, SpecForge and transformers take them, lists; LLaMA-Factory's `tools` is JSON text."""
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    documents = [{"title": "a", "text": "b"}]
+    beside = {"tools": json.dumps(tools), "documents": json.dumps(documents)}
+    made = write(tmp_path / "d", train_0=[row("a", [1, 2], 1, [ASK, PLAIN], **beside)])
+    write_exports(made, ["messages", "sharegpt", "sharegpt_inline"])
+    (chat,), (told,), (inline,) = (
+        map(json.loads, lines(made / f"exports/{form}/train.jsonl"))
+        for form in ("messages", "sharegpt", "sharegpt_inline")
+    )
+    assert chat == {"id": "a-0", "messages": [ASK, PLAIN], "tools": tools, "documents": documents}
+    assert (told["tools"], told["documents"]) == (tools, documents)
+    assert json.loads(inline["tools"]) == tools and isinstance(inline["tools"], str)

@@ -31,7 +31,6 @@ def test_two_hundred_rows_with_tools(tmp_path: Path) -> None:
         generate={"retries": 2, "max_failed_fraction": 0.0, "stall_timeout_s": 300},
         dataset={
             "filters": {"truncated_in_answer": "keep", "loop": "keep", "repeated": "keep"},
-            "exports": ["messages", "sharegpt", "sharegpt_inline"],
         },
         shards=1,
     )
@@ -53,13 +52,13 @@ def test_two_hundred_rows_with_tools(tmp_path: Path) -> None:
         )
         assert turn["prompt_ids"] == expected, messages
         assert (json.loads(told) if told else None) == tools
-    lines = (work.out / "dataset/exports/messages/train.jsonl").read_text().splitlines()
-    exported = [json.loads(line) for line in lines]
-    wanted = {json.dumps(tools, sort_keys=True) for _, _, tools in made if tools}
-    assert {
-        json.dumps(row["tools"], sort_keys=True) for row in exported if "tools" in row
-    } <= wanted
-    assert any("tools" in row for row in exported)
+    trained = pl.concat(
+        pl.read_parquet(path) for path in sorted(work.out.glob("dataset/*-0*.parquet"))
+    )
+    offered = {line: tools for line, (_, _, tools) in enumerate(made, 1)}
+    assert len(trained) > 150
+    for line, told in trained.select("line", "tools").iter_rows():
+        assert (json.loads(told) if told else None) == offered[line]
     page = (work.out / "dataset/samples.html").read_text()
     assert "tools: " in page
     assert json.loads((work.out / "verify.json").read_text())["ok"]

@@ -12,7 +12,7 @@ from typing import Any
 from workflow_scripts.input.conversation import Conversation
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
-from workflow_scripts.model.given import Given
+from workflow_scripts.model.given import NOTHING, Given
 from workflow_scripts.model.prompts import Message, PromptError, Prompts
 
 Key = tuple[tuple[tuple[str, int], ...], bool, bool]
@@ -29,6 +29,7 @@ WORDS = {
     "documents": "qzdocumentzq",
 }
 OF_ROLE = {"system": "system prompts", "user": "user turns", "tool": "results of tools"}
+PLAIN: Key = ((("user", 0), ("assistant", 0)), False, False)
 CALL_ID = "qzcallid1"  # nine letters and digits, the form that Mistral's templates ask for
 
 
@@ -58,11 +59,10 @@ class Patterns:
         Raises:
             Reject: the template refuses the conversation.
         """
-        given = conversation.given
         key = _key(conversation)
         known = self._known.get(key)
-        more = given.tools is not None or given.documents is not None
-        if known is None or known.refusal or more or any(calls for _, calls in key[0]):
+        more = key is not PLAIN and (key[1] or key[2] or any(calls for _, calls in key[0]))
+        if known is None or known.refusal or more:
             refusal = self._refusal(conversation)
             if known is None:
                 known = Pattern(refusal, () if refusal else self._left_out(conversation))
@@ -102,6 +102,9 @@ class Patterns:
 
 
 def _key(conversation: Conversation) -> Key:
+    plain = len(conversation.turns) == 2 and conversation.given is NOTHING
+    if plain and not conversation.turns[1].tool_calls:  # as nearly all rows
+        return PLAIN
     turns = tuple((turn.role, min(len(turn.tool_calls or ()), 2)) for turn in conversation.turns)
     given = conversation.given
     return turns, given.tools is not None, given.documents is not None

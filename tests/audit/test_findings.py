@@ -7,6 +7,7 @@ import pytest
 
 from tests.made.audit_reports import Report, good_report
 from workflow_scripts.audit.findings import Finding, findings
+from workflow_scripts.audit.verdict import verdict
 from workflow_scripts.config.audit import Audit
 
 SCHEMA = {
@@ -163,3 +164,22 @@ def test_the_worst_is_first_and_of_those_the_most_frequent() -> None:
     assert [(f.level, f.rows) for f in found] == [
         ("worthless", 41), ("suspicious", 3), ("suspicious", 2), ("note", 9),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "wanted"),
+    [
+        ("missing_columns", 0.001, "suspicious"),
+        ("left_out_by_template", 0.05, "suspicious"),
+        ("left_out_by_template", 0.049, "ok"),
+        ("template_refused", 0.05, "suspicious"),
+        ("unused_columns", 1.0, "ok"),
+    ],
+)
+def test_what_makes_a_set_suspicious_beside_its_responses(
+    name: str, share: float, wanted: str
+) -> None:
+    """As many rows as trivial responses must be, 5 %."""
+    found = {"name": name, "share": share, "text": "This."}
+    told, reasons = verdict(good_report() | {"findings": [found]})
+    assert told == wanted and ("This." in reasons) == (wanted == "suspicious")

@@ -14,6 +14,7 @@ from tests.made.model import IM_END, THINK, byte_tokenizer, make_model
 from workflow_scripts.config.load import load
 from workflow_scripts.engine.places import NoServer
 from workflow_scripts.engine.pool import Failure, Pool
+from workflow_scripts.generate import asker as asker_module
 from workflow_scripts.generate.asker import Asker
 from workflow_scripts.generate.journal import Journal
 from workflow_scripts.generate.rows import Row
@@ -247,6 +248,32 @@ def test_a_template_that_refuses_fails_its_row_alone(case: Case) -> None:
     }
     made = asker.prompts.decode([row.next_prompt or [] for row in rows])
     assert made == [f"{user('a')}{ASKS}", "", f"{user('b')}{ASKS}"]
+
+
+def test_a_prompt_that_no_context_can_hold_is_not_encoded(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer has a token for each byte, and four times 1,000 tokens are allowed."""
+    config = json.loads((case.model / "config.json").read_text())
+    (case.model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1000}))
+    monkeypatch.setattr(asker_module, "HUGE", 500)
+    asker = case.asker()
+    rows = [
+        Row(name * 32, conversation("why? " * times)) for name, times in (("0", 150), ("1", 999))
+    ]
+    encoded: list[int] = []
+    encode = asker.prompts.encode
+
+    def noting(rendered: Sequence[str]) -> list[list[int]]:
+        encoded.append(max(map(len, rendered)))
+        return encode(rendered)
+
+    monkeypatch.setattr(asker.prompts, "encode", noting)
+    monkeypatch.setattr("workflow_scripts.model.codec.PIECE", 1000)
+    asker.prepare(rows)
+    assert [row.over for row in rows] == [False, True] and max(encoded) < 2000
+    assert rows[1].failure is not None and rows[1].failure["reason"] == "over_context"
+    assert "more than 4,000 tokens" in rows[1].failure["message"]
 
 
 def test_a_template_that_refuses_a_later_turn_keeps_the_earlier_ones(case: Case) -> None:

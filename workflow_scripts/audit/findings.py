@@ -222,9 +222,9 @@ def unused_columns(grounds: Grounds) -> Iterator[Finding]:
 def missing_columns(grounds: Grounds) -> Iterator[Finding]:
     named = grounds.report["named_columns"]
     missing = ", ".join(f"`{path}`" for path, rows in named.items() if not rows)
-    lines = grounds.report["accepted"] + grounds.report["rejected"]
+    rows = max(grounds.report["accepted"], 1) if missing else 0
     text = f"audit.columns names {missing}, which no row has."
-    yield grounds.finding("missing_columns", "suspicious", lines if missing else 0, text, [])
+    yield grounds.finding("missing_columns", "suspicious", rows, text, [])
 
 
 def _first(counts: dict[str, int]) -> list[tuple[str, int]]:

@@ -386,3 +386,13 @@ def test_a_clock_that_jumps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         counts = job.run(server.url, stall_timeout_s=5, slowest_token_s=0.1)
         assert server.requests()["received"] == 10
     assert counts["completed"] == 10 and next(looks) > 0
+
+
+def test_an_id_that_the_tokenizer_does_not_have_is_no_answer(job: Job) -> None:
+    """The model's vocabulary is padded to 320, the tokenizer has 261: such an id has no text."""
+    with stand_in(tokens_from=(270, 300)) as server:
+        counts = job.run(server.url, retries=1)
+    assert counts["completed"] == 0 and counts["failed"] == 10
+    table = job.table()
+    assert set(table["reason"]) == {"engine_error"}
+    assert all("an id outside the vocabulary of 261" in text for text in table["message"])

@@ -81,7 +81,9 @@ def generate(
     if journal.damaged:
         say(f"{journal.path}: {journal.damaged} damaged lines skipped; their rows are asked again")
     asker = Asker(config, prompts, run_hash, journal, retry_failed)
-    pool = partial(open_pool, config, run_hash, shard, prompts, asker.vocab_size)
+    # dummy weights also answer with ids that no text has
+    known = asker.vocab_size if config.engine.rehearsal else min(asker.vocab_size, prompts.size)
+    pool = partial(open_pool, config, run_hash, shard, prompts, known)
     state = Shard(config.generate, table, asker, progress, pool)
     if retry_failed and (journal.failed or not journal.sealed):
         next_round(folder / "journal", shard, config.shards)

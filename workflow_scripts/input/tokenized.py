@@ -64,7 +64,7 @@ class Detokenizer:
     def __init__(self, prompts: Prompts):
         self.prompts = prompts
         self.marks = TemplateMarks(prompts)
-        self.vocab_size = max([prompts.vocab_size, *(i + 1 for i in prompts.added.values())])
+        self.vocab_size = prompts.size
 
     def conversation(self, record: dict[str, Any], columns: Columns) -> Tokenized:
         """The conversation of a record that `is_tokenized`.

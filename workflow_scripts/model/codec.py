@@ -36,6 +36,7 @@ class Codec:
         added: ids of the tokens beside the vocabulary by their spelling.
         control: those of them that are no ordinary text.
         special_ids: ids of tokens that the tokenizer calls special.
+        size: ids below it can be decoded; a model's own vocabulary is often padded beyond.
     """
 
     def __init__(self, tokenizer_json: str, written: str):
@@ -53,6 +54,7 @@ class Codec:
         self.special_ids: set[int] = {t["id"] for t in tokens if t.get("special")}
         self.spellings = Spellings(self.control)
         self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        self.size = max([self.vocab_size, *(i + 1 for i in self.added.values())])
 
     @cached_property
     def _plain(self) -> Tokenizer:

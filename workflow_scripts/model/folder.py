@@ -1,6 +1,7 @@
 """What a model folder in Hugging Face layout says: tokenizer, template, end tokens, weights."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,28 @@ def chat_templates(config: Config) -> dict[str, str]:
 
 
 def end_token_ids(config: Config) -> list[int]:
-    """Ids that end a completion, by generation_config.json and config.json."""
+    """Ids that end a completion, by generation_config.json and config.json, and the tokenizer's own
+    `eos_token`, at which SGLang stops whatever these two say."""
     folder = Path(config.model.path)
     model = read_json(folder / "config.json")
     found: set[int] = set()
     for source in (read_json(folder / "generation_config.json"), model, model.get("text_config")):
         value = (source or {}).get("eos_token_id")
         found.update([value] if isinstance(value, int) else value or [])
-    return sorted(found)
+    return sorted(found | _eos_of_tokenizer(config))
+
+
+def _eos_of_tokenizer(config: Config) -> set[int]:
+    """Found by its spelling in the text of tokenizer.json: to parse the whole of a large one takes
+    longer than all else that a start of the workflow does."""
+    path = tokenizer_file(config)
+    spelled = special_tokens(config).get("eos_token")
+    if not spelled or not path.is_file():
+        return set()
+    spellings = {json.dumps(spelled), json.dumps(spelled, ensure_ascii=False)}
+    either = "|".join(map(re.escape, sorted(spellings)))
+    pattern = rf'"id"\s*:\s*(\d+)\s*,\s*"content"\s*:\s*(?:{either})'
+    return {int(found) for found in re.findall(pattern, path.read_text(encoding="utf-8"))}
 
 
 def model_vocab_size(config: Config) -> int | None:

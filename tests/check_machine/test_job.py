@@ -249,6 +249,9 @@ def test_the_weights_have_to_fit_on_a_gpu(values: dict[str, Any], model: Path) -
 def test_what_a_model_folder_lacks(values: dict[str, Any], model: Path) -> None:
     (model / "generation_config.json").unlink()
     (model / "config.json").write_text("{}")
+    assert bad(values) == []  # the tokenizer names an end token
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": None}))
     assert one(values).startswith("WARN model ")
     (model / "tokenizer_config.json").write_text("{}")
     assert "no chat template" in one(values)

@@ -53,7 +53,7 @@ def check_model(config: Config) -> Iterator[Outcome]:
     if ends:
         yield ok("model", f"{folder}: configuration, tokenizer and chat template are there")
     else:
-        text = f"{folder}: no end token in generation_config.json or config.json"
+        text = f"{folder}: no end token in generation_config.json, config.json or the tokenizer's"
         yield warn("model", f"{text}; answers may go on to max_new_tokens")
     if config.engine.kind == "sglang":
         yield check_weights(folder)

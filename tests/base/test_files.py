@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.made.paths import ROOT
-from workflow_scripts.base.files import appearing, file_sha256, naming, write_atomically
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import (
+    appearing,
+    file_sha256,
+    naming,
+    own_file,
+    own_folder,
+    write_atomically,
+)
 
 
 @pytest.fixture
@@ -103,3 +111,35 @@ def test_sha256(path: Path) -> None:
     assert file_sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     path.write_bytes(b"")
     assert file_sha256(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+# ---- names that anybody can guess ---------------------------------------------------------------
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    """Made closed to others, and taken as found a second time."""
+    path = tmp_path / "mine"
+    assert own_folder(path) == path == own_folder(path)
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_somebody_else_put_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for name in ("link", "file", "open"):
+        with pytest.raises(ConfigError, match=f"{name}: .*remove it, or set TMPDIR"):
+            own_folder(tmp_path / name)
+    (tmp_path / "there").symlink_to(tmp_path / "made")
+    with pytest.raises(ConfigError, match="a link stands where a file of ours belongs"):
+        own_file(tmp_path / "there")
+    assert not (tmp_path / "made").exists()
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(ConfigError, match="belongs to user"):
+        own_folder(tmp_path / "real")
+    with pytest.raises(ConfigError, match="belongs to user"):
+        own_file(tmp_path / "file")

@@ -226,3 +226,25 @@ def test_a_staged_copy_goes_with_its_last_user(tmp_path: Path) -> None:
     assert (copy / "config.json").exists()
     unstage(copy, second)
     assert list(stage.iterdir()) == []
+
+
+def test_a_copy_that_somebody_else_made_is_not_served(tmp_path: Path) -> None:
+    """Its name can be guessed: a link to another model, or a folder that others may write to."""
+    model, stage = tmp_path / "model", tmp_path / "shm"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    stage.mkdir()
+    copy, users = staged(model, str(stage), print)
+    assert users is not None
+    unstage(copy, users)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".staged").touch()
+    copy.symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match="a link or file stands where a folder of ours belongs"):
+        staged(model, str(stage), print)
+    copy.unlink()
+    copy.mkdir()
+    copy.chmod(0o777)
+    (copy / ".staged").touch()
+    with pytest.raises(ConfigError, match="other users may write there"):
+        staged(model, str(stage), print)

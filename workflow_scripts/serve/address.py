@@ -6,6 +6,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import own_folder
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import canonical, digest
 
@@ -43,7 +45,13 @@ def runtime_dir(out: str) -> Path:
 
 def stop_host(out: str, wait_s: float = 60.0) -> None:
     """Stop the daemon of a run on this host, if there is one, and wait until it is gone."""
-    path = runtime_dir(out) / "socket"
+    folder = runtime_dir(out)
+    if not folder.exists():
+        return
+    try:
+        path = own_folder(folder) / "socket"
+    except ConfigError:  # somebody else's: nothing of this run listens there
+        return
     with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
         client.settimeout(wait_s)
         client.connect(str(path))

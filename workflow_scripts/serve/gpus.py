@@ -19,6 +19,7 @@ from typing import IO, Any
 import pynvml
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import own_file, own_folder
 
 NVML_VARIABLE = "TRACEMILL_NVML"  # "0": only nvidia-smi is asked, which tests pretend
 QUERY = "index,uuid,name,memory.used,memory.total,utilization.gpu,power.draw"
@@ -199,9 +200,8 @@ def _named(name: str, gpus: list[Gpu], what: str) -> Gpu:
 def lease(gpu: Gpu) -> IO[str] | None:
     """Take a GPU for this process, or None if another Tracemill process of this host has it. Free
     when the file is closed, so whatever ends the process."""
-    folder = Path(tempfile.gettempdir()) / f"tracemill-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    handle = (folder / gpu.uuid).open("a+")
+    folder = own_folder(Path(tempfile.gettempdir()) / f"tracemill-gpus-{os.getuid()}")
+    handle = own_file(folder / gpu.uuid)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import own_file, own_folder
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, logs_of, private_dir, runtime_dir
 
 ANSWER_S = 60.0  # of a daemon to a hello
@@ -103,9 +104,8 @@ class DaemonLink:
             ) from None
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        path = self.folder / "socket"
-        with (self.folder / "lock").open("a") as lock:
+        path = own_folder(self.folder) / "socket"
+        with own_file(self.folder / "lock") as lock:
             # one job at a time looks and, if it must, starts the daemon
             await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
             with suppress(OSError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import own_file, own_folder
 from workflow_scripts.identity import digest
 
 SPARE = 1 << 30  # bytes left free beside the copy
@@ -24,7 +25,7 @@ def staged(
     A whole copy that is there already is used; a half one is made again. Only one process copies.
 
     Raises:
-        ConfigError: there is not enough room.
+        ConfigError: there is not enough room, or what stands there is another user's.
     """
     if stage is None:
         return model, None
@@ -37,8 +38,10 @@ def staged(
     except OSError as error:
         raise ConfigError(f"engine.stage: {stage} cannot be written: {error.strerror}") from None
     with lock:
-        users = _beside(copy, "users").open("a")
+        users = own_file(_beside(copy, "users"))
         fcntl.flock(users, fcntl.LOCK_SH)
+        if copy.exists() or copy.is_symlink():
+            own_folder(copy)  # another's would be another's model
         if (copy / DONE).exists():
             return copy, users
         shutil.rmtree(copy, ignore_errors=True)
@@ -49,7 +52,8 @@ def staged(
                 f"{free / 2**30:.1f} GiB free; make room there or leave engine.stage out"
             )
         say(f"copying the model to {copy} ({need / 2**30:.1f} GiB)")
-        shutil.copytree(model, copy)
+        shutil.copytree(model, own_folder(copy), dirs_exist_ok=True)
+        copy.chmod(0o700)  # copytree gives it the model's mode
         (copy / DONE).touch()
     return copy, users
 
@@ -74,7 +78,7 @@ def _locked(copy: Path) -> IO[str]:
     """The lock that who looks at a copy, makes or removes it holds meanwhile."""
     path = _beside(copy, "lock")
     while True:
-        lock = path.open("a")
+        lock = own_file(path)
         fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(lock.fileno())):

@@ -6,8 +6,8 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,89 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.made.model import IM_END, THINK, VOCAB, byte_tokenizer, make_model
+from tests.made.model import IM_END, THINK, VOCAB, byte_tokenizer
+from tests.made.shard_job import RUN, Job
 from tests.made.workspace import Log, stand_in
 from workflow_scripts.base.files import file_sha256
 from workflow_scripts.config.load import load
-from workflow_scripts.config.sections import Config
 from workflow_scripts.engine.places import NoServer
 from workflow_scripts.engine.protocol import EngineError
 from workflow_scripts.generate.job import generate
 from workflow_scripts.generate.shard import TooManyFailed
-from workflow_scripts.identity import digest
 from workflow_scripts.tables.columns import SHARD
-
-RUN = "feedfacefeedface"
-
-
-class Job:
-    """A shard of rows, and the configuration to generate it."""
-
-    def __init__(self, folder: Path, conversations: list[list[str]]):
-        self.folder = folder
-        self.out = folder / "generate" / RUN
-        self.model = make_model(folder / "model")
-        self.rows = folder / "shard-0000.parquet"
-        records = []
-        for number, questions in enumerate(conversations, 1):
-            messages: list[dict[str, Any]] = []
-            for text in questions:
-                messages.append({"role": "user", "content": text})
-                messages.append({"role": "assistant", "content": "old"})
-            records.append(
-                {
-                    "row_id": digest("input.jsonl", str(number)),
-                    "content_hash": digest(str(number)),
-                    "source": "input.jsonl",
-                    "line": number,
-                    "id": None,
-                    "messages": json.dumps(messages),
-                    "response_tokens": 3,
-                }
-            )
-        records.sort(key=lambda r: str(r["row_id"]))
-        pq.write_table(pa.Table.from_pylist(records, SHARD), self.rows)
-
-    def config(self, url: str, reconnect_s: float = 2, **generate_settings: Any) -> Config:
-        settings = {"retries": 3, "max_failed_fraction": 1.0, "stall_timeout_s": 30}
-        return load(
-            {
-                "output_dir": str(self.folder),
-                "input": "x",
-                "shards": 1,
-                "model": {"path": str(self.model)},
-                "engine": {
-                    "kind": "attach",
-                    "urls": [url],
-                    "reconnect_s": reconnect_s,
-                    "canary": [],
-                },
-                "sampling": {"max_new_tokens": 64, "temperature": 0.7},
-                "generate": settings | generate_settings,
-            }
-        )
-
-    def run(self, url: str, retry_failed: bool = False, **settings: Any) -> dict[str, Any]:
-        config = self.config(url, **settings)
-        return generate(config, RUN, self.rows, 0, 99, self.out, retry_failed)
-
-    def start(self, url: str, **kwargs: Any) -> subprocess.Popen[str]:
-        """The same in a process of its own, with four requests in flight."""
-        run_file, manifest = self.folder / "run.json", self.folder / "manifest.json"
-        config = self.config(url, concurrency=4).model_dump(mode="json")
-        run_file.write_text(json.dumps({"config": config, "identity": {"run_hash": RUN}}))
-        manifest.write_text('{"asked": 10}')
-        command = [sys.executable, "-m", "workflow_scripts.generate", "--run", str(run_file)]
-        command += ["--shard", "0", "--manifest", str(manifest)]
-        command += ["--output", str(self.out / "shard-0000.parquet")]
-        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **kwargs)
-
-    def table(self) -> pl.DataFrame:
-        return pl.read_parquet(self.out / "shard-0000.parquet")
-
-    def journal(self) -> list[dict[str, Any]]:
-        lines = (self.out / "journal/shard-0000.n1.jsonl").read_bytes().splitlines()
-        return [json.loads(line[9:]) for line in lines]
 
 
 @pytest.fixture
@@ -396,3 +323,16 @@ def test_an_id_that_the_tokenizer_does_not_have_is_no_answer(job: Job) -> None:
     table = job.table()
     assert set(table["reason"]) == {"engine_error"}
     assert all("an id outside the vocabulary of 261" in text for text in table["message"])
+
+
+def test_fewer_files_than_requests_in_flight(tmp_path: Path) -> None:
+    """With a hard limit of 130 open files, 66 of 400 requests are in flight; all are answered."""
+    job = Job(tmp_path, [[f"Question {i}?"] for i in range(200)])
+    with stand_in(max_running=512, token_seconds=0.002) as server:
+        limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (100, 130))
+        process = job.start(server.url, concurrency=400, preexec_fn=limit)
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    assert "66 requests at once, as many files as this process may open" in told
+    assert job.table()["status"].to_list() == ["completed"] * 200
+    assert job.table()["turns"].list.first().struct.field("attempts").max() == 1

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import orjson
 import pyarrow as pa
 
+from workflow_scripts.base.limits import raise_descriptors
 from workflow_scripts.base.log import say
 from workflow_scripts.config.sections import Generate
 from workflow_scripts.engine.pool import Pool
@@ -84,7 +85,13 @@ class Shard:
                         continue
                     if not workers:
                         pool = await stack.enter_async_context(self.open_pool())
-                        number = min(pool.places.capacity, len(self.table))
+                        most = raise_descriptors()
+                        number = min(pool.places.capacity, len(self.table), most)
+                        if number == most:
+                            say(
+                                f"{number:,} requests at once, as many files as this process may "
+                                f"open; the servers take {pool.places.capacity:,}: raise ulimit -n"
+                            )
                         workers = [
                             group.create_task(self._work(waiting, pool)) for _ in range(number)
                         ]
@@ -115,8 +122,15 @@ class Shard:
             elapsed += min(sync_s, REPORT_S)
             if elapsed >= REPORT_S:
                 elapsed = 0.0
-                self.progress.save(running=True)
-                say(self.progress.line())
+                self._tell()
+
+    def _tell(self) -> None:
+        """Say and note how far it is; that this cannot be noted ends no job."""
+        try:
+            self.progress.save(running=True)
+            say(self.progress.line())
+        except OSError as error:
+            say(f"the progress cannot be noted: {error}")
 
     def check_failed_share(self) -> None:
         """Raises TooManyFailed with the reasons, most frequent first."""

@@ -28,6 +28,7 @@ from typing import Any
 import orjson
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.limits import raise_descriptors
 from workflow_scripts.base.locks import is_held
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
@@ -179,6 +180,7 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
         ConfigError: what the configuration asks for is not to be had on this machine.
     """
     config, identity = read_run(run_file)
+    raise_descriptors()  # a connection a job, and the servers' own
     server = config.engine.flags
     refuse_simulation(os.environ, config.engine.rehearsal, server)
     version = await asyncio.to_thread(sglang_version, config.engine.python)

@@ -64,3 +64,12 @@ def test_clean_text_is_one_line(value: object, text: str) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_servers_words_move_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences are spelled; line ends, tabs, joiners and other scripts stay."""
+    say("HTTP 500: \x1b[2J\x1b]0;mine\x07 a\tb\nsecond می‌خواهم \u202eabc \x9b2J")
+    told = capsys.readouterr().err
+    assert told[10:] == (
+        " HTTP 500: \\x1b[2J\\x1b]0;mine\\x07 a\tb\nsecond می‌خواهم \\u202eabc \\x9b2J\n"
+    )

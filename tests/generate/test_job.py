@@ -336,3 +336,13 @@ def test_fewer_files_than_requests_in_flight(tmp_path: Path) -> None:
     assert "66 requests at once, as many files as this process may open" in told
     assert job.table()["status"].to_list() == ["completed"] * 200
     assert job.table()["turns"].list.first().struct.field("attempts").max() == 1
+
+
+def test_an_empty_shard_loads_no_model(tmp_path: Path) -> None:
+    """Nor does it look for a server: with more shards than rows most are empty."""
+    job = Job(tmp_path, [])
+    (job.model / "tokenizer.json").unlink()
+    counts = job.run("http://127.0.0.1:1")
+    assert (counts["rows"], counts["completed"], counts["failed"]) == (0, 0, 0)
+    assert counts["sha256"] == file_sha256(job.out / "shard-0000.parquet")
+    assert job.table().is_empty() and not (job.out / "journal").exists()

@@ -23,7 +23,7 @@ from workflow_scripts.engine.pool import Pool
 from workflow_scripts.generate.asker import Asker
 from workflow_scripts.generate.journal import wait_for
 from workflow_scripts.generate.retries import next_round
-from workflow_scripts.generate.rows import write_shard
+from workflow_scripts.generate.rows import write_records, write_shard
 from workflow_scripts.generate.shard import Shard
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.progress.shard import Progress
@@ -75,6 +75,9 @@ def generate(
             "which makes all shards' rows anew"
         )
     table = pq.read_table(shard_file)
+    if not len(table):  # more shards than rows: no model is loaded for nothing
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_records(target, (), run_hash)
     prompts = Prompts.from_config(config)
     journal = wait_for(folder / "journal", shard, config.shards, 600.0, say)
     progress = Progress(folder / "journal", shard, config.shards, len(table), all_rows)

@@ -4,7 +4,7 @@ Answers are not held in memory: a row keeps where its answers lie in the journal
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,18 @@ def write_shard(
         rows: the same rows in the same order, all over.
         run: the run's hash.
     """
+    return write_records(target, _records(table, rows, journal, course, run), run)
+
+
+def write_records(target: Path, records: Iterable[dict[str, Any]], run: str) -> dict[str, Any]:
+    """The same of rows as they stand in the table; none for an empty shard."""
     path = target.with_suffix(".parquet")
-    counts: dict[str, Any] = {"rows": len(rows), "completed": 0, "failed": 0, "tokens": 0}
+    counts: dict[str, Any] = {"rows": 0, "completed": 0, "failed": 0, "tokens": 0}
     classes: dict[str, int] = {}
     with table_writer(path, GENERATED) as writer:
-        for record in _records(table, rows, journal, course, run):
+        for record in records:
             writer.add([record])
+            counts["rows"] += 1
             counts[record["status"]] += 1
             counts["tokens"] += sum(len(turn["output_ids"]) for turn in record["turns"])
             if record["class"]:

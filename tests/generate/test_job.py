@@ -346,3 +346,16 @@ def test_an_empty_shard_loads_no_model(tmp_path: Path) -> None:
     assert (counts["rows"], counts["completed"], counts["failed"]) == (0, 0, 0)
     assert counts["sha256"] == file_sha256(job.out / "shard-0000.parquet")
     assert job.table().is_empty() and not (job.out / "journal").exists()
+
+
+def test_a_damaged_shard_is_not_generated(job: Job) -> None:
+    """One flipped byte of its rows; the manifest has the checksum of what was written."""
+    with stand_in() as server:
+        written = file_sha256(job.rows)[:32]
+        good = job.rows.read_bytes()
+        job.rows.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+        with pytest.raises(OSError, match="not what the shard stage wrote .* --forcerun shard"):
+            generate(job.config(server.url), RUN, job.rows, 0, 99, job.out, written=written)
+        job.rows.write_bytes(good)
+        config = job.config(server.url)
+        assert generate(config, RUN, job.rows, 0, 99, job.out, written=written)["completed"] == 10

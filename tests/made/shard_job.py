@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.made.model import make_model
+from workflow_scripts.base.files import file_sha256
 from workflow_scripts.config.load import load
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.job import generate
@@ -76,7 +77,8 @@ class Job:
         run_file, manifest = self.folder / "run.json", self.folder / "manifest.json"
         config = self.config(url, concurrency=concurrency).model_dump(mode="json")
         run_file.write_text(json.dumps({"config": config, "identity": {"run_hash": RUN}}))
-        manifest.write_text('{"asked": 10}')
+        told = {"asked": 10, "sha256": [file_sha256(self.rows)[:32]]}
+        manifest.write_text(json.dumps(told))
         command = [sys.executable, "-m", "workflow_scripts.generate", "--run", str(run_file)]
         command += ["--shard", "0", "--manifest", str(manifest)]
         command += ["--output", str(self.out / "shard-0000.parquet")]

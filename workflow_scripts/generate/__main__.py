@@ -25,16 +25,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help=".../shard-<number>.parquet")
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
-    all_rows = orjson.loads(args.manifest.read_bytes())["asked"]
+    manifest = orjson.loads(args.manifest.read_bytes())
     try:
         counts = generate(
             config,
             identity["run_hash"],
             args.manifest.with_name(args.output.name),
             args.shard,
-            all_rows,
+            manifest["asked"],
             args.output.parent,
             retry_failed=bool(os.environ.get(RETRY_VARIABLE)),
+            written=manifest["sha256"][args.shard],
         )
     except (TooManyFailed, TakenOver, NoServer, EngineError, ConfigError, OSError) as error:
         say(f"shard {args.shard}: {error}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from workflow_scripts.base.files import file_sha256
 from workflow_scripts.base.log import say
 from workflow_scripts.base.signals import cancel_on_signals
 from workflow_scripts.config.sections import Config
@@ -58,8 +59,12 @@ def generate(
     all_rows: int,
     folder: Path,
     retry_failed: bool = False,
+    written: str | None = None,
 ) -> dict[str, Any]:
     """Generate one shard and write `folder`/shard-<k>.parquet and .json.
+
+    Args:
+        written: the first half of the shard file's SHA-256 as the shard stage wrote it.
 
     Returns:
         The counts that the .json file holds.
@@ -73,6 +78,11 @@ def generate(
         raise FileNotFoundError(
             f"{shard_file} is gone; delete {shard_file.with_name('manifest.json')} and run again, "
             "which makes all shards' rows anew"
+        )
+    if written is not None and file_sha256(shard_file)[:32] != written:
+        raise OSError(
+            f"{shard_file}: not what the shard stage wrote (its SHA-256 differs from the manifest's"
+            "); run again with --forcerun shard: answered rows are not asked again"
         )
     table = pq.read_table(shard_file)
     if not len(table):  # more shards than rows: no model is loaded for nothing

@@ -185,10 +185,10 @@ def memory(shard_counts: list[int], rows_per_shard: int) -> dict[str, Any]:
                 run = {"config": config.model_dump(mode="json"), "identity": identity}
                 (folder / "run.json").write_text(json.dumps(run))
                 (folder / "shards").mkdir()
-                (folder / "manifest.json").write_text(
-                    json.dumps({"asked": shards * rows_per_shard})
-                )
                 write_rows(folder / "shard-0000.parquet", rows_per_shard)
+                written = [_sha256(folder / "shard-0000.parquet")[:32]]
+                manifest = {"asked": shards * rows_per_shard, "sha256": written}
+                (folder / "manifest.json").write_text(json.dumps(manifest))
                 job = peak(
                     f"generate --run {folder}/run.json --shard 0 --manifest {folder}/manifest.json "
                     f"--output {generated}/shard-0000.parquet"

@@ -46,6 +46,11 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"zzz": 1}, "zzz: unknown key; known here: audit,"),
         ({"sampling": {"temperature": -1}}, "sampling.temperature: "),
         ({"shards": 0}, "shards: "),
+        (
+            {"engine": {"kind": "attach", "urls": ["http://me:secret@host:1"]}},
+            "a user or password for host would stand in run.json",
+        ),
+        ({"engine": {"kind": "attach", "urls": ["http://token@host"]}}, "write ${NAME} in its"),
         ({"engine": {"kind": "attach"}}, "engine.urls: kind `attach` needs"),
         ({"input": []}, "input: name at least one"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from aiohttp import web
 
 from tests.made.model import make_model
 from tests.made.workspace import Workspace, chat, stand_in
@@ -86,3 +87,47 @@ def test_another_model_on_the_port_in_the_middle_of_a_run(tmp_path: Path) -> Non
     assert done.code == 0, done.output
     rows = pl.read_parquet(work.out / "merged/completions.parquet")
     assert len(rows) == 60 and rows["row_id"].n_unique() == 60
+
+
+def test_a_password_is_a_variable_and_stands_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy before the servers asks for it; messages name the URL without it."""
+    seen: list[str | None] = []
+    make_model(tmp_path / "model")
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        seen.append(request.headers.get("authorization"))
+        return web.Response(status=404, text="nothing here")
+
+    async def describe() -> str:
+        runner = web.ServerRunner(web.Server(answer))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        (_, port) = runner.addresses[0]
+        url = f"http://${{NAME}}:${{SECRET}}@127.0.0.1:{port}"
+        config = load(
+            {
+                "output_dir": str(tmp_path),
+                "input": "x",
+                "model": {"path": str(tmp_path / "model")},
+                "engine": {"kind": "attach", "urls": [url]},
+            }
+        )
+        try:
+            async with open_engines(config, [], Prompts.from_config(config)):
+                return "no error"
+        except (EngineError, ConfigError) as error:
+            return str(error)
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(describe()) == (
+        "engine.urls: ${NAME}, ${SECRET} is not set in this job's environment"
+    )
+    monkeypatch.setenv("NAME", "me")
+    monkeypatch.setenv("SECRET", "s@crt")
+    told = asyncio.run(describe())
+    assert "HTTP 404" in told and "s@crt" not in told and "s%40crt" not in told
+    assert seen == ["Basic bWU6c0BjcnQ="]  # base64 of me:s@crt

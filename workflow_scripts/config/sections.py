@@ -1,7 +1,9 @@
 """The sections of the configuration; config/load.py checks them."""
 
 import datetime
+import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,6 +23,9 @@ class ReasoningMarks(Section):
     close: Annotated[str, Field(min_length=1)] = data(
         description="What closes it, up to where the answer begins, as `</think>`."
     )
+
+
+VARIABLE = re.compile(r"\$\{\w+\}")  # an environment variable in a URL
 
 
 class Model(Section):
@@ -91,7 +96,12 @@ class Engine(Section):
         description="`embedded`: the small CPU engine of the demo. `sglang`: one SGLang server "
         "per GPU. `attach`: SGLang servers that already run, named in `urls`.",
     )
-    urls: list[str] = speed([], description="Base URLs of running servers (`attach` only).")
+    urls: list[str] = speed(
+        [],
+        description="Base URLs of running servers (`attach` only). A user or password in one is "
+        "the name of an environment variable, `http://${USER}:${PASSWORD}@host`: what stands here "
+        "goes into run.json.",
+    )
     gpus: Literal["auto"] | int | list[int | str] = speed(
         "auto", description="GPUs to use: `auto` (all that are found), a number, or a list."
     )
@@ -246,6 +256,14 @@ class Config(Section):
             raise ValueError("engine.urls: kind `attach` needs the URL of a running server")
         if self.engine.kind != "attach" and self.engine.urls:
             raise ValueError("engine.urls: only kind `attach` takes URLs; remove them")
+        for url in self.engine.urls:
+            parts = urlsplit(url)
+            secrets = (part for part in (parts.username, parts.password) if part)
+            if not all(map(VARIABLE.fullmatch, secrets)):
+                raise ValueError(
+                    f"engine.urls: a user or password for {parts.hostname} would stand in "
+                    "run.json; write ${NAME} in its place and set that environment variable"
+                )
         if self.engine.rehearsal_tokens and not self.engine.rehearsal:
             raise ValueError("engine.rehearsal_tokens: only for a rehearsal; set engine.rehearsal")
         if self.audit.suspicious_share > self.audit.worthless_share:

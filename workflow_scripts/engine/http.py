@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import httpx
@@ -25,6 +26,12 @@ LONGEST_WAIT_S = 60.0  # of what a server asks to wait
 KEEPALIVE_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
 
 
+def without_secrets(url: str) -> str:
+    """A URL without user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
 def http_transport() -> httpx.AsyncBaseTransport:
     """httpx over aiohttp's connections: about ten times cheaper per request than its own.
 
@@ -45,7 +52,8 @@ class HttpEngine:
     def __init__(
         self, url: str, sampling: Sampling, end_ids: list[int], http: httpx.AsyncBaseTransport
     ):
-        self.url = url.rstrip("/")
+        self._address = url.rstrip("/")
+        self.url = without_secrets(self._address)  # as messages, logs and tables name it
         self.sampling = sampling
         self.end_ids = end_ids
         self.http = http
@@ -55,7 +63,7 @@ class HttpEngine:
     def _url(self, path: str) -> httpx.URL:
         """The parsed address; parsing it for each request costs more than sending it."""
         if path not in self._urls:
-            self._urls[path] = httpx.URL(self.url + path)
+            self._urls[path] = httpx.URL(self._address + path)
         return self._urls[path]
 
     async def _call(

@@ -4,14 +4,16 @@ An attached server is whatever listens at its URL. It is identified before the f
 after every lost connection, since another model can have been started there meanwhile.
 """
 
+import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 import httpx
 
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.config.sections import Config
+from workflow_scripts.config.sections import VARIABLE, Config
 from workflow_scripts.engine.http import http_transport
 from workflow_scripts.engine.llamacpp import embedded_engine
 from workflow_scripts.engine.protocol import Backend, EngineError, Facts
@@ -19,6 +21,18 @@ from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.errors import CanaryFailed, StartFailed
 from workflow_scripts.serve.proofs import ask_canaries, check_model, check_numerics
+
+
+def with_secrets(url: str) -> str:
+    """A URL with the environment variables that it names.
+
+    Raises:
+        ConfigError: one is not set.
+    """
+    unset = [name for name in VARIABLE.findall(url) if name[2:-1] not in os.environ]
+    if unset:
+        raise ConfigError(f"engine.urls: {', '.join(unset)} is not set in this job's environment")
+    return VARIABLE.sub(lambda found: quote(os.environ[found[0][2:-1]], safe=""), url)
 
 
 class Attached(SGLang):
@@ -76,6 +90,6 @@ async def open_engines(
             async with embedded_engine(config, end_ids, http) as engine:
                 yield [(engine, await engine.describe())]
         else:
-            urls = config.engine.urls
+            urls = map(with_secrets, config.engine.urls)
             engines = [Attached(url, config, end_ids, http, prompts) for url in urls]
             yield [(engine, await engine.describe()) for engine in engines]

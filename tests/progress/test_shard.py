@@ -142,6 +142,7 @@ def test_the_file_holds_what_a_watcher_reads(own: Progress) -> None:
         "failed": 1,
         "tokens": 400,
         "rate": 30,
+        "running": True,
         "time": NOW + 160,
         "failures": {"timeout": 1},
         "recent": [[NOW + 150, "timeout", "told"]],

@@ -177,3 +177,12 @@ def test_a_new_metrics_file_is_read_from_its_start(made: Made) -> None:
 
 def test_text_from_outside_cannot_move_the_cursor() -> None:
     assert clean("a\x1b[2J\r\nb\t\u202ec\x07") == "a?[2J b ?c?"
+
+
+def test_a_job_that_said_its_end_runs_no_more(made: Made) -> None:
+    """At once, not only when it has been silent for a minute; one that was killed said nothing."""
+    made.begin([4, 4])
+    made.job(0, 4, 3, 1, 100, running=False)
+    assert made.state().status == "stopped" and made.state().stages["stopped"] == 1
+    made.job(1, 4, 1, 0, 100, running=True)
+    assert made.state().status == "running" and made.state().stages["running"] == 1

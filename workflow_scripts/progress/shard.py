@@ -71,6 +71,7 @@ class Progress:
             "tokens": self.tokens,
             "rate": self.rate() if running else 0.0,
             "time": time.time(),
+            "running": running,
             "failures": self.failures,
             "recent": self.recent,
         }

@@ -249,7 +249,8 @@ def _read_shards(
         wrote = number(job.get("time")) or 0.0
         state.last = max(state.last, wrote)
         stage = "done" if over else "stopped" if job else "waiting"
-        if stage == "stopped" and now - wrote <= STALE_S:
+        # a job says when it ends; one that was killed cannot
+        if stage == "stopped" and now - wrote <= STALE_S and job.get("running") is not False:
             stage = "running"
             job_rates += number(job.get("rate")) or 0.0
             state.running.append((k, rows, done, failed))

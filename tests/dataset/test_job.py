@@ -16,6 +16,7 @@ from tests.made.call_templates import WRITTEN, template
 from tests.made.merged_rows import PROMPTS, RUN, Built, reply, row
 from tests.made.model import IM_END, IM_START, THINK, THINK_CLOSE, byte_tokenizer
 from tests.made.prompts import tiny_prompts
+from workflow_scripts.dataset.card import cell
 from workflow_scripts.dataset.drift import TemplateChanged
 from workflow_scripts.dataset.samples import kept_ids, read_samples
 from workflow_scripts.dataset.survey import split_sides
@@ -228,6 +229,20 @@ def test_what_only_drafters_take(tmp_path: Path) -> None:
     front = yaml.safe_load((built.folder / "README.md").read_text().split("---\n")[1])
     splits = [entry["split"] for entry in front["configs"][0]["data_files"]]
     assert splits == ["train", "validation", "drafter"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b\nc", "a\\|b c"),
+        ("<img src=x onerror=alert(1)>", "\\<img src=x onerror=alert(1)\\>"),
+        ("[click](javascript:alert(1))", "\\[click\\](javascript:alert(1))"),
+        ("truncated_in_answer", "truncated_in_answer"),
+        ("`x` \\", "\\`x\\` \\\\"),
+    ],
+)
+def test_names_in_the_card_are_text(text: str, shown: str) -> None:
+    assert cell(text) == shown
 
 
 # ---- card and page ----

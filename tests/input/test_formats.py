@@ -6,6 +6,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -377,3 +378,21 @@ def test_a_downloaded_folder(tmp_path: Path) -> None:
     write(tmp_path / "empty/README.md", b"")
     with pytest.raises(ConfigError, match=r"empty has no data file; looked for .jsonl, .ndjson"):
         input_files([str(tmp_path / "empty")])
+
+
+def test_a_saved_dataset_names_only_files_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret.arrow").write_bytes(b"")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("../secret.arrow", str(tmp_path / "secret.arrow")):
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        with pytest.raises(ConfigError, match="which is not in its folder"):
+            input_files([str(folder)])
+
+
+def test_a_pipe_is_no_input(tmp_path: Path) -> None:
+    """To read it would wait for ever."""
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="no file .a pipe, socket or device."):
+        input_files([str(tmp_path / "*.jsonl")])

@@ -1,5 +1,6 @@
 """The dataset card, README.md beside the data, in the form that Hugging Face shows."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def front_matter(config: Config, rows: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def cell(text: object) -> str:
+    """A user's text in a line or a table's cell of Markdown: no line ends it, no bar splits it, and
+    nothing of it is a link, an image or HTML."""
+    return re.sub(r"([\\`\[\]<>|])", r"\\\1", " ".join(str(text).split()))
+
+
 def write_card(
     path: Path,
     config: Config,
@@ -43,8 +50,7 @@ def write_card(
         exports: what write_exports wrote.
     """
     made = environment(html=False)
-    # user's texts in a table's cell: no line may end it, no bar split it
-    made.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    made.filters["cell"] = cell
     front = yaml.safe_dump(front_matter(config, stats["rows"]), sort_keys=False)
     text = made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         front=front,

@@ -43,6 +43,8 @@ def input_files(patterns: list[str]) -> list[str]:
         matches.update(found)
     files: dict[str, None] = {}
     for path in sorted(matches):
+        if path.exists() and not (path.is_dir() or path.is_file()):
+            raise ConfigError(f"input: {path} is no file (a pipe, socket or device); name it not")
         for file in _folder_files(path) if path.is_dir() else [path]:
             files[file.as_posix()] = None
     return list(files)
@@ -81,6 +83,8 @@ def _saved_files(state: Path) -> list[Path]:
         )
     files = [state.parent / str(name) for name in names]
     for path in files:
+        if path.parent != state.parent:
+            raise ConfigError(f"input: {state} names {path}, which is not in its folder")
         if not path.is_file():
             raise ConfigError(f"input: {state} names {path.name}, which is missing")
     return files

@@ -12,6 +12,7 @@ from workflow_scripts.input.conversation import Conversation
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
 from workflow_scripts.model.given import NOTHING, Given
+from workflow_scripts.model.prompts import TemplateRunsOver
 
 BARE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 NO_SYSTEM = (
@@ -79,6 +80,24 @@ def test_refusals_by_row_where_a_template_looks_into_them() -> None:
         patterns.check(talk("ua", Given(tools=[other])))
     assert caught.value.reason == "template_refused"
     patterns.check(talk("ua", Given(tools=[TOOL])))
+
+
+def test_a_template_without_an_end_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once a row: a million rows would take a year."""
+    prompts = tiny_prompts(template=BARE, thinking=False)
+    patterns = Patterns(prompts)
+    assert patterns.check(talk("ua")) == ()
+    rendered: list[int] = []
+
+    def endless(messages: Any, **more: Any) -> str:
+        rendered.append(len(messages))
+        raise TemplateRunsOver("the chat template took longer than 30 seconds")
+
+    monkeypatch.setattr(prompts, "render", endless)
+    for _ in range(3):
+        with pytest.raises(Reject, match="took longer than 30 seconds"):
+            patterns.check(talk("uaua"))
+    assert rendered == [1]
 
 
 def test_a_refused_first_row_does_not_refuse_the_others() -> None:

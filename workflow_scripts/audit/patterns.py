@@ -13,7 +13,7 @@ from workflow_scripts.input.conversation import Conversation
 from workflow_scripts.input.reject import Reject
 from workflow_scripts.input.turn import Turn
 from workflow_scripts.model.given import NOTHING, Given
-from workflow_scripts.model.prompts import Message, PromptError, Prompts
+from workflow_scripts.model.prompts import Message, PromptError, Prompts, TemplateRunsOver
 
 Key = tuple[tuple[tuple[str, int], ...], bool, bool]
 
@@ -36,10 +36,12 @@ CALL_ID = "qzcallid1"  # nine letters and digits, the form that Mistral's templa
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """What the template does with conversations of a pattern: its words where it refuses the first
-    one, and which kinds of content (`WORDS`) it never writes."""
+    one, and which kinds of content (`WORDS`) it never writes. `endless`: it did not come to an end,
+    and is not asked again, since each time costs the whole time limit."""
 
     refusal: str | None
     left_out: tuple[str, ...]
+    endless: bool = False
 
 
 class Patterns:
@@ -62,18 +64,20 @@ class Patterns:
         key = _key(conversation)
         known = self._known.get(key)
         more = key is not PLAIN and (key[1] or key[2] or any(calls for _, calls in key[0]))
+        if known is not None and known.endless:
+            raise Reject("template_refused", str(known.refusal))
         if known is None or known.refusal or more:
-            refusal = self._refusal(conversation)
-            if known is None:
-                known = Pattern(refusal, () if refusal else self._left_out(conversation))
-                self._known[key] = known
+            refusal, endless = self._refusal(conversation)
+            if known is None or endless:
+                left_out = () if refusal else self._left_out(conversation)
+                known = self._known[key] = Pattern(refusal, left_out, endless)
             if refusal:
                 raise Reject("template_refused", refusal)
         return known.left_out
 
-    def _refusal(self, conversation: Conversation) -> str | None:
-        """Why the template refuses a prompt of the conversation: the first or the last one that is
-        to be answered."""
+    def _refusal(self, conversation: Conversation) -> tuple[str | None, bool]:
+        """Why the template refuses a prompt of the conversation, the first or the last one that is
+        to be answered; and whether that is for its time."""
         messages = [turn.as_dict() for turn in conversation.turns]
         asked = {id(turn) for turn in conversation.responses()}
         places = [n for n, turn in enumerate(conversation.turns) if id(turn) in asked]
@@ -81,8 +85,8 @@ class Patterns:
             try:
                 self.prompts.render(messages[:at], given=conversation.given)
             except PromptError as error:
-                return str(error)
-        return None
+                return str(error), isinstance(error, TemplateRunsOver)
+        return None, False
 
     def _left_out(self, conversation: Conversation) -> tuple[str, ...]:
         """From a conversation of the same pattern that is made of known words."""

@@ -157,3 +157,16 @@ def test_another_shard_count_finds_the_row_again(
     then.touch()
     assert then in overlapping(folder, shard_of(row, new), new)
     assert shard_of("0" * 32, new) == 0 and shard_of("f" * 32, new) == new - 1
+
+
+def test_a_journal_that_was_removed_takes_no_more(tmp_path: Path) -> None:
+    """Its job would go on for hours, and nothing of that would be there."""
+    journal = reopened(tmp_path)
+    journal.append(ANSWER)
+    journal.sync()
+    journal.path.unlink()
+    with pytest.raises(FileNotFoundError, match="removed while its job went on"):
+        journal.sync()
+    with pytest.raises(FileNotFoundError):
+        journal.close()
+    assert journal._own.closed

@@ -14,7 +14,7 @@ import pytest
 
 from tests.stand_ins.gpus import H200
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.serve import gpus
+from workflow_scripts.serve import gpus, seats
 from workflow_scripts.serve.gpus import Gpu, all_gpus, usable_gpus
 from workflow_scripts.serve.ports import claim_port
 from workflow_scripts.serve.staging import staged, unstage
@@ -248,3 +248,28 @@ def test_a_copy_that_somebody_else_made_is_not_served(tmp_path: Path) -> None:
     (copy / ".staged").touch()
     with pytest.raises(ConfigError, match="other users may write there"):
         staged(model, str(stage), print)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others", "expected"),
+    [
+        (1, [], [0]),
+        (1, [0], [1]),  # the next that is free, not the first
+        (2, [0, 2], [1]),
+        ("auto", [1], [0, 2]),
+        ([0, 1], [0], [1]),  # of a list no other than those
+    ],
+)
+def test_a_number_of_gpus_is_any_that_are_free(
+    monkeypatch: pytest.MonkeyPatch, wanted: Any, others: list[int], expected: list[int]
+) -> None:
+    """Of three GPUs."""
+    three = [Gpu(i, f"GPU-{i}", "H200", 0, 143771, None, None) for i in range(3)]
+
+    def usable(wanted: Any) -> list[Gpu]:
+        chosen = {"auto": [0, 1, 2]}.get(wanted) if isinstance(wanted, str) else wanted
+        return three[:chosen] if isinstance(chosen, int) else [three[i] for i in chosen or []]
+
+    monkeypatch.setattr(seats, "usable_gpus", usable)
+    monkeypatch.setattr(seats, "lease", lambda gpu: None if gpu.index in others else object())
+    assert [seat.gpu.index for seat in seats.lease_gpus(wanted)] == expected

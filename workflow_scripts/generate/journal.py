@@ -191,7 +191,13 @@ class Journal:
         return record
 
     def sync(self) -> None:
-        """Force what was written to the disk. Safe in another thread."""
+        """Force what was written to the disk. Safe in another thread.
+
+        Raises:
+            OSError: it cannot be, or the journal was removed: what goes on into it would be lost.
+        """
+        if not os.fstat(self._own.fileno()).st_nlink:
+            raise FileNotFoundError(f"{self.path} was removed while its job went on; run again")
         if self._unsynced:
             self._unsynced = False
             os.fdatasync(self._own.fileno())
@@ -202,9 +208,11 @@ class Journal:
         self.sync()
 
     def close(self) -> None:
-        self.sync()
-        for f in self._files:
-            f.close()
+        try:
+            self.sync()
+        finally:
+            for f in self._files:
+                f.close()
 
 
 def wait_for(

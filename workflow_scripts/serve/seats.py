@@ -52,13 +52,16 @@ class Job:
 
 
 def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
-    """Lease the GPUs to use.
+    """Lease the GPUs to use; of a number of GPUs the first that nobody else has.
 
     Raises:
         ConfigError: there are none, or all are taken.
     """
-    taken = [(gpu, lease(gpu)) for gpu in usable_gpus(wanted)]
-    seats = [Seat(i, gpu, lock) for i, (gpu, lock) in enumerate(taken) if lock is not None]
+    most = len(usable_gpus(wanted))
+    seats: list[Seat] = []
+    for place, gpu in enumerate(usable_gpus("auto" if isinstance(wanted, int) else wanted)):
+        if len(seats) < most and (lock := lease(gpu)) is not None:
+            seats.append(Seat(place, gpu, lock))
     if not seats:
         raise ConfigError("engine.gpus: all GPUs are used by other runs on this host")
     return seats

@@ -41,7 +41,8 @@ def lease_one(config: Config, name: str | None) -> tuple[Gpu, IO[str]]:
     Raises:
         ConfigError: it is in use by a run or another tune, or is not there.
     """
-    gpus = usable_gpus(config.engine.gpus if name is None else [name])
+    wanted = "auto" if isinstance(config.engine.gpus, int) else config.engine.gpus
+    gpus = usable_gpus(wanted if name is None else [name])
     for gpu in gpus:
         if (lock := lease(gpu)) is not None:
             return gpu, lock

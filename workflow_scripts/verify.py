@@ -143,11 +143,34 @@ def turn_checks(out: Path, completions: pl.LazyFrame) -> list[Check]:
         check("dataset: none double", "turns more than once in dataset/", doubled),
         check("dataset: none foreign", "turns in dataset/ that were not generated", foreign),
         check(
+            "dataset: ids", "turns whose ids are not those of merged/", other_ids(out, completions)
+        ),
+        check(
             "dataset: masks",
             "loss masks that do not cover the completion",
             wrong_mask.select(key).collect(engine="streaming"),
         ),
     ]
+
+
+def other_ids(out: Path, completions: pl.LazyFrame) -> pl.DataFrame:
+    """Generated turns of the dataset whose ids are not the prompt's that was sent and those that
+    came back. Hashes of the ids are compared, so that no more than those is held."""
+    merged = (
+        completions.filter(pl.col("origin") == "generated")
+        .select("row_id", "turns")
+        .explode("turns", empty_as_null=False)
+        .unnest("turns")
+        .select("row_id", "turn", pl.concat_list("prompt_ids", "output_ids").hash().alias("right"))
+    )
+    trained = (
+        dataset(out)
+        .filter(pl.col("origin") == "generated")
+        .select("row_id", "turn", pl.col("input_ids").hash().alias("ids"))
+    )
+    both = trained.join(merged, on=["row_id", "turn"])
+    wrong = both.filter(pl.col("ids") != pl.col("right")).select("row_id", "turn")
+    return wrong.collect(engine="streaming")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,7 +182,15 @@ def main(argv: list[str] | None = None) -> int:
     run_hash = identity["run_hash"]
     files = input_files(config.input)
     out = Path(config.output_dir)
-    checks = verify(out, files, run_hash, config.shards, config.input_format)
+    try:
+        checks = verify(out, files, run_hash, config.shards, config.input_format)
+    except (pl.exceptions.PolarsError, OSError, ValueError, KeyError) as error:
+        # what cannot be read is evidence, too
+        fault = (
+            f"files that cannot be read ({str(error).splitlines()[0][:300]}); move them away and"
+        )
+        found = {"check": "files", "ok": False, "count": 1, "fault": f"{fault} run again"}
+        checks = [{**found, "examples": [[str(error)[:300]]]}]
     ok = all(c["ok"] for c in checks)
     evidence = {"ok": ok, "run_hash": run_hash, "checks": checks}
     write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))

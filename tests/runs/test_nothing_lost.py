@@ -293,6 +293,11 @@ PLANTS: list[tuple[str, Callable[[pl.DataFrame], pl.DataFrame], str]] = [
         lambda t: t.with_columns(pl.col("loss_mask").list.eval(pl.element() * 0)),
         "dataset: masks",
     ),
+    (
+        "dataset/train-00000.parquet",
+        lambda t: t.with_columns(pl.col("input_ids").list.reverse()),
+        "dataset: ids",
+    ),
 ]
 
 
@@ -308,6 +313,17 @@ def test_a_planted_fault_is_found(
     assert faults(work) == []
     edit(work.out / name, change)
     assert expected in faults(work)
+
+
+def test_a_file_that_cannot_be_read_is_evidence(finished: Workspace, tmp_path: Path) -> None:
+    """Cut in the middle: the gate names it; with it gone the dataset is made again."""
+    work = finished.copy(tmp_path / "w")
+    path = work.out / "dataset/train-00000.parquet"
+    path.write_bytes(path.read_bytes()[:-200])
+    (work.out / "verify.json").unlink()
+    done = work.run()
+    assert done.code != 0 and "files that cannot be read" in done.output, done.output
+    assert not json.loads((work.out / "verify.json").read_text())["ok"]
 
 
 def test_a_changed_input_is_found(finished: Workspace, tmp_path: Path) -> None:

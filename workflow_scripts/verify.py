@@ -186,9 +186,8 @@ def main(argv: list[str] | None = None) -> int:
         checks = verify(out, files, run_hash, config.shards, config.input_format)
     except (pl.exceptions.PolarsError, OSError, ValueError, KeyError) as error:
         # what cannot be read is evidence, too
-        fault = (
-            f"files that cannot be read ({str(error).splitlines()[0][:300]}); move them away and"
-        )
+        told = str(error).splitlines()[0][:300]
+        fault = f"files that cannot be read ({told}); delete the file, of dataset/ the folder, and"
         found = {"check": "files", "ok": False, "count": 1, "fault": f"{fault} run again"}
         checks = [{**found, "examples": [[str(error)[:300]]]}]
     ok = all(c["ok"] for c in checks)

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.files import file_sha256, write_atomically
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.input.files import input_files
@@ -94,7 +94,7 @@ def verify(
     unexplained = failed.filter(pl.col("reason").is_null()).select("row_id").collect()
     checks.append(check("merge: failures explained", "failed without a reason", unexplained))
 
-    checks += turn_checks(out, completions)
+    checks += [file_check(out / "dataset"), *turn_checks(out, completions)]
     hashed = {"generate": generated, "merge": completions, "failed": failed}
     for name, table in (hashed | {"dataset": dataset(out)}).items():
         foreign = table.filter(pl.col("run_hash").ne_missing(run_hash))
@@ -103,6 +103,16 @@ def verify(
             check(f"{name}: run hash", fault, foreign.select("row_id", "run_hash").collect())
         )
     return checks
+
+
+def file_check(folder: Path) -> Check:
+    """The dataset's files are those that were written, byte for byte."""
+    told = orjson.loads((folder / "stats.json").read_bytes()).get("files", {})
+    there = {path.name for path in folder.glob("*.parquet")}
+    bad = [name for name in there | told.keys() if name not in there or name not in told]
+    bad += [n for n in there & told.keys() if file_sha256(folder / n) != told[n]["sha256"]]
+    what = "files of dataset/ that are gone, foreign or not what was written"
+    return check("dataset: files", what, pl.DataFrame({"file": sorted(bad)}))
 
 
 def dataset(out: Path) -> pl.LazyFrame:

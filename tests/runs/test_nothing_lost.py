@@ -18,6 +18,7 @@ import pytest
 from tests.made.workspace import Log, Workspace, chat, kill_all, processes, stand_in
 from tests.runs.test_reruns import answered
 from workflow_scripts.config.load import load
+from workflow_scripts.verify import main as verify_program
 from workflow_scripts.verify import verify
 
 KILLS = 20
@@ -315,15 +316,18 @@ def test_a_planted_fault_is_found(
     assert expected in faults(work)
 
 
-def test_a_file_that_cannot_be_read_is_evidence(finished: Workspace, tmp_path: Path) -> None:
-    """Cut in the middle: the gate names it; with it gone the dataset is made again."""
+def test_a_file_that_cannot_be_read_is_evidence(
+    finished: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut in the middle: the stage ends with 0, as every stage of evidence, and says which."""
     work = finished.copy(tmp_path / "w")
-    path = work.out / "dataset/train-00000.parquet"
+    path = work.out / "merged/failed.parquet"
     path.write_bytes(path.read_bytes()[:-200])
-    (work.out / "verify.json").unlink()
-    done = work.run()
-    assert done.code != 0 and "files that cannot be read" in done.output, done.output
-    assert not json.loads((work.out / "verify.json").read_text())["ok"]
+    monkeypatch.chdir(work.folder)
+    assert verify_program(["--run", "results/run.json", "--output", "results/verify.json"]) == 0
+    evidence = json.loads((work.out / "verify.json").read_text())
+    (found,) = evidence["checks"]
+    assert not evidence["ok"] and "files that cannot be read" in found["fault"]
 
 
 def test_a_changed_input_is_found(finished: Workspace, tmp_path: Path) -> None:
@@ -335,25 +339,49 @@ def test_a_changed_input_is_found(finished: Workspace, tmp_path: Path) -> None:
 
 def test_the_gate_fails_and_the_evidence_stays(finished: Workspace, tmp_path: Path) -> None:
     work = finished.copy(tmp_path / "w")
-    edit(work.out / "dataset/train-00000.parquet", lambda t: t.slice(1))
+    edit(work.out / "merged/completions.parquet", lambda t: t.slice(1))
     (work.out / "verify.json").unlink()
     done = work.run()
-    assert done.code != 0 and "dataset: none missing: 1 turns" in done.output, done.output
+    assert done.code != 0 and "merge: none missing: 1 rows" in done.output, done.output
     evidence = json.loads((work.out / "verify.json").read_text())
     assert not evidence["ok"]
     assert (work.out / "report.html").exists()
     assert not (work.out / "gates/verify.ok").exists()
 
 
-def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
-    """Spaces, quotes and a shell's command in names are names; nothing of them is carried out."""
-    work = Workspace.create(tmp_path / "w", [chat(f"Question {i}?") for i in range(6)])
-    odd = "my 'results' $(touch carried-out) `touch out`; touch out &"
-    with stand_in() as server:
-        work.configure(engine={"kind": "attach", "urls": [server.url]}, output_dir=odd, shards=1)
-        done = work.run()
-        assert done.code == 0, done.output
-        assert work.run().nothing
-    assert json.loads((work.folder / odd / "verify.json").read_text())["ok"]
-    found = {path.name for path in work.folder.iterdir()}
-    assert not found & {"carried-out", "out"}, found
+@pytest.mark.parametrize("damage", ["gone", "cut", "stats"])
+def test_a_damaged_dataset_is_made_again(finished: Workspace, tmp_path: Path, damage: str) -> None:
+    """Snakemake sees only the folder; no row is asked again, since its server is gone."""
+    work = finished.copy(tmp_path / "w")
+    assert work.run().nothing
+    path = work.out / "dataset/train-00000.parquet"
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(whole[:-1])
+    else:
+        (work.out / "dataset/stats.json").write_text("{")
+    done = work.run()
+    assert done.code == 0 and "dataset.damaged" in done.output, done.output
+    assert done.rules()["dataset"] == 1 and "generate" not in done.rules()
+    assert path.read_bytes() == whole
+    assert work.run().nothing
+
+
+def test_a_flipped_byte_of_the_dataset_is_found(finished: Workspace, tmp_path: Path) -> None:
+    work = finished.copy(tmp_path / "w")
+    path = work.out / "dataset/validation-00000.parquet"
+    flipped = bytearray(path.read_bytes())
+    flipped[5] ^= 1
+    path.write_bytes(flipped)
+    here = os.getcwd()
+    os.chdir(work.folder)
+    try:
+        checks = verify(Path("results"), ["input/a.jsonl"], work.run_hash(), 3)
+    except (pl.exceptions.PolarsError, OSError):
+        return
+    finally:
+        os.chdir(here)
+    (bad,) = [c for c in checks if not c["ok"]]
+    assert bad["check"] == "dataset: files" and bad["examples"] == [["validation-00000.parquet"]]

@@ -302,3 +302,17 @@ def answered(work: Workspace) -> set[str]:
             if "output_ids" in record:
                 found.add(record["request"])
     return found
+
+
+def test_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    """Spaces, quotes and a shell's command in names are names; nothing of them is carried out."""
+    work = Workspace.create(tmp_path / "w", [chat(f"Question {i}?") for i in range(6)])
+    odd = "my 'results' $(touch carried-out) `touch out`; touch out &"
+    with stand_in() as server:
+        work.configure(engine={"kind": "attach", "urls": [server.url]}, output_dir=odd, shards=1)
+        done = work.run()
+        assert done.code == 0, done.output
+        assert work.run().nothing
+    assert json.loads((work.folder / odd / "verify.json").read_text())["ok"]
+    found = {path.name for path in work.folder.iterdir()}
+    assert not found & {"carried-out", "out"}, found

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
 from workflow_scripts.base.locks import hold
+from workflow_scripts.base.log import say
 from workflow_scripts.base.signals import handle_apart
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.retries import RETRY_TARGET, RETRY_VARIABLE, read_round
@@ -72,6 +74,25 @@ class Run:
             found["tuned"] = self.tuned
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
+    def set_aside(self) -> None:
+        """Move a dataset aside that lacks a file or has one of another size, so that it is made
+        again: Snakemake sees only the folder. Its answers are in merged/."""
+        folder = Path(self.out) / "dataset"
+        flow = self.workflow
+        if not flow.is_main_process or flow.dryrun or not (folder / "stats.json").is_file():
+            return
+        try:
+            told = json.loads((folder / "stats.json").read_bytes()).get("files", {})
+            sizes = {name: (folder / name).stat().st_size for name in told}
+            if sizes == {name: one["bytes"] for name, one in told.items()}:
+                return
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            pass
+        aside = folder.with_name("dataset.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        say(f"{folder} lacks files, or has them cut; moved to {aside}, and made again")
+
     def results(self) -> list[str]:
         """What a whole run leaves. Merged tables, and results of shards that are gone, are named
         although other files depend on them: Snakemake makes a deleted intermediate file again only
@@ -83,6 +104,8 @@ class Run:
             "gates/verify.ok",
             "verify.json",
         ]
+        if not Path(f"{self.out}/dataset").is_dir():
+            names.append("dataset")
         names += ["merged/completions.parquet", "merged/failed.parquet", *self.gone_rows]
         if Path(f"{self.out}/merged/completions.parquet").exists():  # else merging needs all
             names += self.gone_results

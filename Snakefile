@@ -33,7 +33,7 @@ except ConfigError as error:
 OUT = RUN.out
 shell.prefix(stage_function(workflow.basedir))
 RUN.limit()
-RUN.set_aside()
+RUN.mend()
 
 
 localrules:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
 from workflow_scripts.base.locks import hold
-from workflow_scripts.base.log import say
 from workflow_scripts.base.signals import handle_apart
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.retries import RETRY_TARGET, RETRY_VARIABLE, read_round
@@ -19,6 +17,7 @@ from workflow_scripts.input.files import input_files
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
 from workflow_scripts.serve.tuned import resolve
+from workflow_scripts.workflow.damage import set_aside
 from workflow_scripts.workflow.params import stage_params
 from workflow_scripts.workflow.run_identity import hash_of, run_identity
 
@@ -74,24 +73,11 @@ class Run:
             found["tuned"] = self.tuned
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
-    def set_aside(self) -> None:
-        """Move a dataset aside that lacks a file or has one of another size, so that it is made
-        again: Snakemake sees only the folder. Its answers are in merged/."""
-        folder = Path(self.out) / "dataset"
-        flow = self.workflow
-        if not flow.is_main_process or flow.dryrun or not (folder / "stats.json").is_file():
-            return
-        try:
-            told = json.loads((folder / "stats.json").read_bytes()).get("files", {})
-            sizes = {name: (folder / name).stat().st_size for name in told}
-            if sizes == {name: one["bytes"] for name, one in told.items()}:
-                return
-        except (OSError, ValueError, AttributeError, KeyError, TypeError):
-            pass
-        aside = folder.with_name("dataset.damaged")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        say(f"{folder} lacks files, or has them cut; moved to {aside}, and made again")
+    def mend(self) -> None:
+        """Before the jobs are planned, and only where they will be carried out: what Snakemake
+        cannot see to be damaged."""
+        if self.workflow.is_main_process and not self.workflow.dryrun:
+            set_aside(Path(self.out) / "dataset")
 
     def results(self) -> list[str]:
         """What a whole run leaves. Merged tables, and results of shards that are gone, are named

@@ -16,6 +16,7 @@ sys.path.insert(0, workflow.basedir)
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.load import load
 from workflow_scripts.workflow.code import code, code_digest
+from workflow_scripts.workflow.damage import mend
 from workflow_scripts.workflow.run import Run
 from workflow_scripts.workflow.shell import stage_function
 
@@ -33,7 +34,7 @@ except ConfigError as error:
 OUT = RUN.out
 shell.prefix(stage_function(workflow.basedir))
 RUN.limit()
-RUN.mend()
+mend(workflow, OUT)
 
 
 localrules:

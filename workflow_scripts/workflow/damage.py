@@ -3,8 +3,20 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from workflow_scripts.base.log import say
+
+
+def mend(workflow: Any, out: str) -> None:
+    """Before the jobs of a run are planned, and only where they will be carried out.
+
+    Args:
+        workflow: Snakemake's own object.
+        out: the run's folder.
+    """
+    if workflow.is_main_process and not workflow.dryrun:
+        set_aside(Path(out) / "dataset")
 
 
 def set_aside(folder: Path) -> None:

@@ -17,7 +17,6 @@ from workflow_scripts.input.files import input_files
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
 from workflow_scripts.serve.tuned import resolve
-from workflow_scripts.workflow.damage import set_aside
 from workflow_scripts.workflow.params import stage_params
 from workflow_scripts.workflow.run_identity import hash_of, run_identity
 
@@ -72,12 +71,6 @@ class Run:
         if self.tuned is not None:  # the daemon checks that its machine is the one tuned for
             found["tuned"] = self.tuned
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
-
-    def mend(self) -> None:
-        """Before the jobs are planned, and only where they will be carried out: what Snakemake
-        cannot see to be damaged."""
-        if self.workflow.is_main_process and not self.workflow.dryrun:
-            set_aside(Path(self.out) / "dataset")
 
     def results(self) -> list[str]:
         """What a whole run leaves. Merged tables, and results of shards that are gone, are named

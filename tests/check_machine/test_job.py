@@ -283,6 +283,14 @@ def test_what_is_wrong_with_a_template(
     assert found.startswith("FAIL model ") and expected in found, found
 
 
+def test_calls_to_regenerate_that_the_template_never_writes(values: dict[str, Any]) -> None:
+    values["audit"] = {"rules": {"tool_turns": "regenerate"}}
+    found = one(values)
+    assert found.startswith("FAIL model audit.rules.tool_turns: the chat template writes calls"), (
+        found
+    )
+
+
 def test_a_tokenizer_that_cannot_be_read(values: dict[str, Any], model: Path) -> None:
     (model / "tokenizer.json").write_text("{}")
     assert "tokenizer.json cannot be read" in one(values)

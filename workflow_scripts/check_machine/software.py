@@ -12,6 +12,7 @@ from pathlib import Path
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.check_machine.machine import Machine, Outcome, fail, ok, warn
 from workflow_scripts.config.sections import Config
+from workflow_scripts.generate.course import Course
 from workflow_scripts.model.folder import end_token_ids, tokenizer_file
 from workflow_scripts.model.prompts import PromptError, Prompts
 from workflow_scripts.sglang.flags import nearest, refuse_simulation, translate
@@ -40,6 +41,7 @@ def check_model(config: Config) -> Iterator[Outcome]:
     try:
         prompts = Prompts.from_config(config)
         prompts.prompt_ids([{"role": "user", "content": "Hello"}])
+        Course.of(config, prompts)
         ends = end_token_ids(config)
     except ConfigError as error:
         yield fail("model", str(error))

@@ -1,5 +1,6 @@
 """The progress line: figures by hand, over the files of two shards."""
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,3 +166,15 @@ def test_a_disk_that_takes_nothing_stops_no_job(own: Progress, tmp_path: Path) -
     own.folder = tmp_path / "gone"
     own.save(running=True)
     assert not own.folder.exists() and own.line().startswith("4/30")
+
+
+def test_a_folder_that_cannot_be_looked_through_ends_no_job(
+    own: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under too many open files: the line tells of this job alone."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "glob", failing)
+    assert own.line().endswith("shard 0: 4/10")

@@ -213,12 +213,19 @@ def test_two_servers_that_start_at_once_get_two_ports() -> None:
     claim.close()
 
 
-def test_a_staged_copy_goes_with_its_last_user(tmp_path: Path) -> None:
-    """As with two jobs of a cluster on one node."""
+@pytest.fixture
+def staging(tmp_path: Path) -> tuple[Path, Path]:
+    """A model, and the folder to copy it to."""
     model, stage = tmp_path / "model", tmp_path / "shm"
     model.mkdir()
     (model / "config.json").write_text("{}")
     stage.mkdir()
+    return model, stage
+
+
+def test_a_staged_copy_goes_with_its_last_user(staging: tuple[Path, Path]) -> None:
+    """As with two jobs of a cluster on one node."""
+    model, stage = staging
     copy, first = staged(model, str(stage), print)
     same, second = staged(model, str(stage), print)
     assert copy == same and first is not None and second is not None
@@ -228,12 +235,11 @@ def test_a_staged_copy_goes_with_its_last_user(tmp_path: Path) -> None:
     assert list(stage.iterdir()) == []
 
 
-def test_a_copy_that_somebody_else_made_is_not_served(tmp_path: Path) -> None:
+def test_a_copy_that_somebody_else_made_is_not_served(
+    tmp_path: Path, staging: tuple[Path, Path]
+) -> None:
     """Its name can be guessed: a link to another model, or a folder that others may write to."""
-    model, stage = tmp_path / "model", tmp_path / "shm"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    stage.mkdir()
+    model, stage = staging
     copy, users = staged(model, str(stage), print)
     assert users is not None
     unstage(copy, users)

@@ -75,13 +75,12 @@ class Keys:
             if value is None:
                 continue
             text = value if isinstance(value, str) else orjson.dumps(value).decode()
-            first = key64(text)
             found = self.unused.get(name)
             if found is None:
-                found = self.unused[name] = Unused(first, beginning(text), where)
+                found = self.unused[name] = Unused(key64(text), beginning(text), where)
             found.rows += 1
             found.chars += len(text)
-            found.varies |= first != found.first
+            found.varies = found.varies or key64(text) != found.first
             found.text = found.text or holds_text(value)
         if ignored:
             self.ignored.update(ignored)

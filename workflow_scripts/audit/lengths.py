@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_scripts.audit.turns import PROBE, REMEMBERED, SHORT_CHARS
+from workflow_scripts.model.codec import HUGE
+from workflow_scripts.model.folder import UNKNOWN_CONTEXT
 from workflow_scripts.model.prompts import Prompts
 
 EXACT = 2000  # characters of a prompt from which on it is always counted
-HUGE = 1_000_000  # characters of a text from which on it is counted in pieces
-UNKNOWN = 1 << 18  # tokens after which such a count ends where no context is known
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class RowLengths:
     """
 
     def __init__(self, prompts: Prompts, large: bool, context: int | None = None):
-        self.limit = context or UNKNOWN
+        self.limit = context or UNKNOWN_CONTEXT
         self.prompts = prompts
         self.large = large
         self.overhead = self._overhead()

@@ -12,13 +12,13 @@ from workflow_scripts.generate.journal import Journal, Span
 from workflow_scripts.generate.rows import GeneratedTurn, Row
 from workflow_scripts.identity import digest, rehearsal_length, request_seed
 from workflow_scripts.model.answers import Answer, classify, texts
-from workflow_scripts.model.folder import context_limit, model_vocab_size
+from workflow_scripts.model.codec import HUGE
+from workflow_scripts.model.folder import UNKNOWN_CONTEXT, context_limit, model_vocab_size
 from workflow_scripts.model.prompts import PromptError, Prompts
 
-# Prompts that no server can hold are not even encoded: whole, their ids take gigabytes.
-HUGE = 1_000_000  # characters of a prompt from which on it is measured first
-BEYOND = 4  # times the model's context; a server can be told to go beyond it
-UNKNOWN = 1 << 18  # tokens, where the model's folder tells none
+# Prompts that no server can hold are not even encoded: whole, their ids take gigabytes. A server
+# can be told to go beyond the model's context; these are so many times as long.
+BEYOND = 4
 
 
 class Asker:
@@ -49,7 +49,7 @@ class Asker:
         self.seed = config.sampling.seed
         self.rehearsal = config.engine.rehearsal_tokens
         self.vocab_size = model_vocab_size(config) or prompts.vocab_size
-        self.most = BEYOND * (context_limit(config) or UNKNOWN)
+        self.most = BEYOND * (context_limit(config) or UNKNOWN_CONTEXT)
         self.final = {} if retry_failed else dict(journal.failed)
 
     # ---- in another thread ----

@@ -6,7 +6,7 @@ the journals what is there and asks only for the rest.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,9 @@ def generate(
         journal.seal()
         return write_shard(target, table, state.rows, journal, asker.course, run_hash)
     finally:
+        progress.save(running=False)
+        say(progress.line())
         journal.close()
-        with suppress(OSError):  # it is only for those who watch
-            progress.save(running=False)
-            say(progress.line())
 
 
 async def _until_signal(state: Shard) -> None:

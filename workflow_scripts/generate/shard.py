@@ -122,15 +122,8 @@ class Shard:
             elapsed += min(sync_s, REPORT_S)
             if elapsed >= REPORT_S:
                 elapsed = 0.0
-                self._tell()
-
-    def _tell(self) -> None:
-        """Say and note how far it is; that this cannot be noted ends no job."""
-        try:
-            self.progress.save(running=True)
-            say(self.progress.line())
-        except OSError as error:
-            say(f"the progress cannot be noted: {error}")
+                self.progress.save(running=True)
+                say(self.progress.line())
 
     def check_failed_share(self) -> None:
         """Raises TooManyFailed with the reasons, most frequent first."""

@@ -21,6 +21,7 @@ from workflow_scripts.model.reasoning import OF_REASONING
 from workflow_scripts.model.spellings import MASK, Spellings
 
 UNHEARD = secrets.token_hex(16)  # part of a spelling that nobody can write into a text
+HUGE = 1_000_000  # characters of a text from which on it is measured, not encoded as a whole
 PIECE = 1 << 16  # characters encoded at once where a text is measured
 BLANK = re.compile(r"\S(?=\s)")
 

@@ -122,6 +122,9 @@ def model_context(config: Config) -> int | None:
     return value if isinstance(value, int) else None
 
 
+UNKNOWN_CONTEXT = 1 << 18  # tokens, where a bound is needed and nothing tells one
+
+
 def context_limit(config: Config) -> int | None:
     """Tokens that a prompt must stay below: what the audit is told, else what the model was made
     for."""

@@ -81,7 +81,10 @@ class Progress:
     def line(self) -> str:
         """Rows done of all, failures, tokens a second and the time left over all jobs."""
         done, failed, tokens, rate = self.done, self.failed, self.tokens, self.rate()
-        for path in self.folder.glob(f"shard-*.n{self.shards}.progress.json"):
+        others: list[Path] = []
+        with suppress(OSError):  # too many open files, a folder that is gone: it ends no job
+            others = [*self.folder.glob(f"shard-*.n{self.shards}.progress.json")]
+        for path in others:
             if path == self.path:
                 continue
             with suppress(OSError, ValueError, KeyError, TypeError):  # torn, or of a later version

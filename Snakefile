@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
@@ -34,7 +35,7 @@ except ConfigError as error:
 OUT = RUN.out
 shell.prefix(stage_function(workflow.basedir))
 RUN.limit()
-mend(workflow, OUT)
+mend(workflow, Path(OUT), Path(OUT) / "generate" / RUN.hash)
 
 
 localrules:

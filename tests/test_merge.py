@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflow_scripts.merge import Corrupt, check, merge
+from workflow_scripts.base.sums import Damaged, fault_beside
+from workflow_scripts.merge import merge
 from workflow_scripts.tables.columns import GENERATED, SHARD
 
 
@@ -75,13 +76,14 @@ def test_a_shard_that_does_not_fit_is_moved_aside_and_named(
     path = shard(tmp_path / "shard-0002.parquet", generated("a", "completed"))
     content, beside = path.read_bytes(), path.with_suffix(".json")
     beside.write_text(record) if record is not None else beside.unlink()
-    with pytest.raises(Corrupt, match=f"shard-0002.parquet {why}"):
-        check(path)
+    merged = [tmp_path / "completions.parquet", tmp_path / "failed.parquet"]
+    with pytest.raises(Damaged, match=f"shard-0002.parquet {why}"):
+        merge([path], kept(tmp_path / "kept.parquet"), "abc", *merged)
     assert not path.exists()
-    assert path.with_name("shard-0002.parquet.corrupt").read_bytes() == content
+    assert path.with_name("shard-0002.parquet.damaged").read_bytes() == content
 
 
 def test_a_shard_that_fits_stays(tmp_path: Path) -> None:
     path = shard(tmp_path / "shard-0000.parquet", generated("a", "completed"))
-    check(path)
+    assert fault_beside(path) is None
     assert path.exists()

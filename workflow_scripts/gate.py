@@ -7,9 +7,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import read_json, write_atomically
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.audit import Audit
 from workflow_scripts.config.load import read_run
@@ -67,17 +67,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="written if the gate opens")
     args = parser.parse_args(argv)
     config, _ = read_run(args.run)
-    evidence = orjson.loads(args.evidence.read_bytes())
-    if args.gate == "audit":
-        faults = audit_faults(evidence, config.audit)
-    elif args.gate == "dataset":
-        faults = dataset_faults(evidence)
-    else:
-        faults = verify_faults(evidence)
+    try:
+        with sole(args.run.parent, f"{args.gate}_gate"):
+            evidence = read_json(args.evidence)
+            if args.gate == "audit":
+                faults = audit_faults(evidence, config.audit)
+            elif args.gate == "dataset":
+                faults = dataset_faults(evidence)
+            else:
+                faults = verify_faults(evidence)
+            if not faults:
+                write_atomically(args.output, b"ok\n")
+    except ConfigError as error:
+        faults = [str(error)]
     for fault in faults:
         say(f"{args.gate} gate: {fault}")
-    if not faults:
-        write_atomically(args.output, b"ok\n")
     return 1 if faults else 0
 
 

@@ -8,42 +8,18 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workflow_scripts.base.files import file_sha256
+from workflow_scripts.base import sums
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.tables.columns import COMPLETIONS, FAILED
 from workflow_scripts.tables.parquet import read_batches, table_writer
 
 BATCH = 1024
-
-
-class Corrupt(Exception):
-    """A shard that is not what was written."""
-
-
-def check(path: Path) -> None:
-    """Compare a shard with its checksum.
-
-    Raises:
-        Corrupt: after moving the shard aside.
-    """
-    record = path.with_suffix(".json")
-    try:
-        if file_sha256(path) == orjson.loads(record.read_bytes())["sha256"]:
-            return
-        why = "is not what was written (its SHA-256 differs from the recorded one)"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"cannot be checked ({record} holds no SHA-256: {error!r})"
-    aside = path.with_name(path.name + ".corrupt")
-    path.rename(aside)
-    raise Corrupt(
-        f"{path} {why}; moved to {aside}. Run again: the shard is rebuilt from its journal without "
-        "asking the engine."
-    )
 
 
 def completed(batch: pa.Table) -> pa.Table:
@@ -75,10 +51,14 @@ def merge(
         The numbers of completed or kept rows and of failed rows.
 
     Raises:
-        Corrupt: a shard does not fit its checksum.
+        Damaged: a shard does not fit its checksum.
     """
     for path in shards:
-        check(path)
+        if why := sums.fault_beside(path):
+            raise sums.Damaged(
+                f"{path} {why}; moved to {sums.aside(path)}. Run again: the shard is rebuilt from "
+                "its journal without asking the engine."
+            )
     with table_writer(completions, COMPLETIONS) as good, table_writer(failed, FAILED) as bad:
         for path in shards:
             for record_batch in read_batches(path, BATCH):
@@ -103,8 +83,13 @@ def main(argv: list[str] | None = None) -> int:
     folder = Path(config.output_dir) / "generate" / identity["run_hash"]
     shards = [folder / f"shard-{k:04d}.parquet" for k in range(config.shards)]
     try:
-        good, bad = merge(shards, args.kept, identity["run_hash"], args.completions, args.failed)
-    except Corrupt as error:
+        with sole(args.run.parent, "merge"):
+            sums.check(args.kept)
+            good, bad = merge(
+                shards, args.kept, identity["run_hash"], args.completions, args.failed
+            )
+            sums.record(args.completions.parent, [args.completions, args.failed])
+    except (ConfigError, OSError) as error:
         say(f"merge: {error}")
         return 1
     say(f"merge: {good} completed or kept, {bad} failed")

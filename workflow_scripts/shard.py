@@ -10,7 +10,10 @@ import orjson
 import polars as pl
 import pyarrow.parquet as pq
 
-from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base import sums
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import appearing, file_sha256, write_atomically
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.identity import shard_of
@@ -59,7 +62,8 @@ def split(rows: Path, out: Path, regenerate: str, shards: int) -> dict[str, obje
                 while end < len(owner) and owner[end] == shard:
                     end += 1
                 path = out / f"shard-{shard:04d}.parquet"
-                pq.write_table(table.slice(start, end - start), path, compression="zstd")
+                with appearing(path) as f:
+                    pq.write_table(table.slice(start, end - start), f, compression="zstd")
                 counts[shard], digests[shard] = end - start, file_sha256(path)[:32]
                 start = end
     manifest: dict[str, object] = {"shards": shards, "asked": sum(counts), "kept": kept}
@@ -75,7 +79,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder for the shards")
     args = parser.parse_args(argv)
     config, _ = read_run(args.run)
-    made = split(args.rows, args.output, config.regenerate, config.shards)
+    try:
+        with sole(args.run.parent, "shard"):
+            sums.check(args.rows)
+            made = split(args.rows, args.output, config.regenerate, config.shards)
+            written = [args.output / name for name in ("manifest.json", "kept.parquet")]
+            sums.record(args.output, written)
+    except (ConfigError, OSError) as error:
+        say(f"shard: {error}")
+        return 1
     say(f"shard: {made['asked']} rows to ask in {config.shards} shards, {made['kept']} kept")
     return 0
 

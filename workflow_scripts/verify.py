@@ -11,7 +11,10 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base import sums
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import file_sha256, read_json, write_atomically
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.input.files import input_files
@@ -87,6 +90,7 @@ def verify(
         [out / f"generate/{run_hash}/shard-{shard:04d}.parquet" for shard in range(shards)]
     )
     checks += same_rows("generate", f"generate/{run_hash}/", pl.concat(asked), ids(generated))
+    checks.append(count_check(out / f"generate/{run_hash}", generated, shards))
 
     completions = pl.scan_parquet(out / "merged/completions.parquet")
     failed = pl.scan_parquet(out / "merged/failed.parquet")
@@ -94,7 +98,7 @@ def verify(
     unexplained = failed.filter(pl.col("reason").is_null()).select("row_id").collect()
     checks.append(check("merge: failures explained", "failed without a reason", unexplained))
 
-    checks += [file_check(out / "dataset"), *turn_checks(out, completions)]
+    checks += turn_checks(out, completions)
     hashed = {"generate": generated, "merge": completions, "failed": failed}
     for name, table in (hashed | {"dataset": dataset(out)}).items():
         foreign = table.filter(pl.col("run_hash").ne_missing(run_hash))
@@ -105,14 +109,63 @@ def verify(
     return checks
 
 
-def file_check(folder: Path) -> Check:
-    """The dataset's files are those that were written, byte for byte."""
-    told = orjson.loads((folder / "stats.json").read_bytes()).get("files", {})
-    there = {path.name for path in folder.glob("*.parquet")}
-    bad = [name for name in there | told.keys() if name not in there or name not in told]
-    bad += [n for n in there & told.keys() if file_sha256(folder / n) != told[n]["sha256"]]
-    what = "files of dataset/ that are gone, foreign or not what was written"
-    return check("dataset: files", what, pl.DataFrame({"file": sorted(bad)}))
+def count_check(folder: Path, generated: pl.LazyFrame, shards: int) -> Check:
+    """The counts beside the shards, which summary and report add up, are those of their rows."""
+    told = [read_json(folder / f"shard-{shard:04d}.json") for shard in range(shards)]
+    said = {status: sum(one[status] for one in told) for status in ("completed", "failed")}
+    rows = dict(generated.group_by("status").len().collect(engine="streaming").iter_rows())
+    wrong = [
+        [name, rows.get(name, 0), said[name]] for name in said if rows.get(name, 0) != said[name]
+    ]
+    frame = pl.DataFrame(wrong, schema=["status", "rows", "told"], orient="row")
+    fault = f"counts in {folder}/shard-*.json that are not those of the rows; delete them, and run"
+    return check("generate: counts", f"{fault} again", frame)
+
+
+def file_checks(out: Path, run_hash: str, shards: int) -> list[Check]:
+    """The files of each stage are those that were written, byte for byte."""
+    checks = []
+    for name in ("audit", "shards", "merged", "dataset"):
+        bad = wrong_files(out / name)
+        if name == "shards":
+            bad += wrong_rows(out / name)
+        remedy = (
+            "delete the folder" if name == "dataset" else "delete them, of shards/ the manifest"
+        )
+        fault = f"files of {name}/ that are gone, foreign or not what was written; {remedy}, and"
+        checks.append(check(f"{name}: files", f"{fault} run again", files_frame(bad)))
+    generated = [out / f"generate/{run_hash}/shard-{shard:04d}.parquet" for shard in range(shards)]
+    bad = [path.name for path in generated if sums.fault_beside(path)]
+    fault = f"files of generate/{run_hash}/ that are gone or not what was written; delete them, and"
+    checks.append(check("generate: files", f"{fault} run again", files_frame(bad)))
+    return checks
+
+
+def files_frame(names: list[str]) -> pl.DataFrame:
+    return pl.DataFrame({"file": sorted(names)}, schema={"file": pl.String})
+
+
+def wrong_files(folder: Path) -> list[str]:
+    """Files of a stage's folder that differ from its list of checksums; for a dataset, where a
+    trainer takes what it finds, also tables that are not on the list."""
+    try:
+        told = sums.recorded(folder)
+    except ValueError:
+        return [sums.NAME]
+    if not told:  # of an earlier version
+        return []
+    bad = [n for n, t in told.items() if not (folder / n).exists() or file_sha256(folder / n) != t]
+    if folder.name == "dataset":
+        bad += [p.name for p in folder.glob("*.parquet") if p.name not in told]
+    return bad
+
+
+def wrong_rows(folder: Path) -> list[str]:
+    """Shards' rows that differ from the manifest, which names the first half of each checksum."""
+    told = read_json(folder / "manifest.json").get("sha256", [])
+    paths = [folder / f"shard-{shard:04d}.parquet" for shard in range(len(told))]
+    found = zip(paths, told, strict=True)
+    return [p.name for p, total in found if not p.exists() or file_sha256(p)[:32] != total]
 
 
 def dataset(out: Path) -> pl.LazyFrame:
@@ -192,17 +245,20 @@ def main(argv: list[str] | None = None) -> int:
     run_hash = identity["run_hash"]
     files = input_files(config.input)
     out = Path(config.output_dir)
-    try:
-        checks = verify(out, files, run_hash, config.shards, config.input_format)
-    except (pl.exceptions.PolarsError, OSError, ValueError, KeyError) as error:
-        # what cannot be read is evidence, too
-        told = str(error).splitlines()[0][:300]
-        fault = f"files that cannot be read ({told}); delete the file, of dataset/ the folder, and"
-        found = {"check": "files", "ok": False, "count": 1, "fault": f"{fault} run again"}
-        checks = [{**found, "examples": [[str(error)[:300]]]}]
-    ok = all(c["ok"] for c in checks)
-    evidence = {"ok": ok, "run_hash": run_hash, "checks": checks}
-    write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))
+    with sole(args.run.parent, "verify"):
+        checks: list[Check] = []
+        try:
+            checks += file_checks(out, run_hash, config.shards)
+            checks += verify(out, files, run_hash, config.shards, config.input_format)
+        except (pl.exceptions.PolarsError, ConfigError, OSError, ValueError, KeyError) as error:
+            # what cannot be read is evidence, too
+            told = str(error).splitlines()[0][:300]
+            fault = f"files that cannot be read ({told}); delete the file, of dataset/ the folder,"
+            found = {"check": "files", "ok": False, "count": 1, "fault": f"{fault} and run again"}
+            checks.append({**found, "examples": [[str(error)[:300]]]})
+        ok = all(c["ok"] for c in checks)
+        evidence = {"ok": ok, "run_hash": run_hash, "checks": checks}
+        write_atomically(args.output, orjson.dumps(evidence, option=orjson.OPT_INDENT_2))
     for c in checks:
         if not c["ok"]:
             say(f"verify: {c['check']}: {c['count']} {c['fault']}, e.g. {c['examples'][0]}")

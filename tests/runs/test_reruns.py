@@ -190,11 +190,9 @@ def test_rows_that_are_gone_are_named(work: Workspace, server: Server) -> None:
 
 def test_shard_without_its_checksum(work: Workspace, server: Server) -> None:
     (work.generated() / "shard-0001.json").unlink()
-    (work.out / "merged/failed.parquet").unlink()
-    done, _ = requests_of(work, server, code=1)
-    assert "shard-0001.parquet cannot be checked" in done.output
-    _, requests = requests_of(work, server)
-    assert requests == 0 and verified(work)
+    done, requests = requests_of(work, server)
+    assert "shard-0001.parquet: cannot be checked" in done.output
+    assert requests == 0 and verified(work) and done.rules()["generate"] == 1
     assert (work.generated() / "shard-0001.json").exists()
 
 
@@ -231,12 +229,11 @@ def test_shard_corrupted(work: Workspace, server: Server) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    done, requests = requests_of(work, server, code=1)
-    assert "shard-0002.parquet is not what was written" in done.output
-    assert (work.generated() / "shard-0002.parquet.corrupt").read_bytes() == content
-    done, again = requests_of(work, server)
-    assert requests == again == 0 and verified(work)
-    assert done.rules()["generate"] == 1
+    done, requests = requests_of(work, server)
+    assert "shard-0002.parquet: is not what was written" in done.output
+    assert (work.generated() / "shard-0002.parquet.damaged").read_bytes() == content
+    assert requests == 0 and verified(work) and done.rules()["generate"] == 1
+    assert requests_of(work, server)[0].nothing
 
 
 def test_filters(work: Workspace, server: Server) -> None:

@@ -10,8 +10,10 @@ import orjson
 
 from workflow_scripts.audit.job import audit
 from workflow_scripts.audit.verdict import summary
+from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 
@@ -25,12 +27,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args(argv)
     config, _ = read_run(args.run)
+    out = args.report.parent
     try:
-        result = audit(config, args.report.parent, args.rejected, args.rows, args.processes)
+        with sole(args.run.parent, "audit"):
+            result = audit(config, out, args.rejected, args.rows, args.processes)
+            write_atomically(args.report, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+            sums.record(out, [args.report, args.rejected, args.rows])
     except (ConfigError, OSError) as error:
         say(f"audit: {error}")
         return 1
-    write_atomically(args.report, orjson.dumps(result, option=orjson.OPT_INDENT_2))
     for line in summary(result):
         say(line)
     return 0

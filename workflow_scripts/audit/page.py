@@ -10,10 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
 from markupsafe import Markup
 
-from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base import sums
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import read_json, write_atomically
+from workflow_scripts.base.log import say
 from workflow_scripts.pages.svg import NEW, SPIKE, WARN, share_axes, svg
 from workflow_scripts.pages.text import (
     Json,
@@ -190,7 +192,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, required=True, help="audit/report.json")
     parser.add_argument("--output", type=Path, required=True, help="the page")
     args = parser.parse_args(argv)
-    report = orjson.loads(args.report.read_bytes())
+    try:
+        sums.check(args.report)
+        report = read_json(args.report)
+    except ConfigError as error:
+        say(f"audit: {error}")
+        return 1
     write_atomically(args.output, page(report).encode("utf-8", "replace"))
     return 0
 

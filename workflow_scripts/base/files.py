@@ -7,7 +7,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import orjson
 
 from workflow_scripts.base.errors import ConfigError
 
@@ -38,6 +40,20 @@ def appearing(path: Path, sync: bool = True) -> Iterator[IO[bytes]]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a stage wrote.
+
+    Raises:
+        ConfigError: it is gone or damaged.
+    """
+    try:
+        return dict(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is gone; run again, and it is made again") from None
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: not a JSON object ({error}); delete it and run again") from None
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-import orjson
-
+from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import read_json
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.dataset.drift import TemplateChanged
@@ -22,11 +23,15 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
     args.output.mkdir(parents=True, exist_ok=True)
-    audit = orjson.loads(args.audit.read_bytes()) if args.audit else None
     try:
-        prompts = Prompts.from_config(config)
-        stats = build(args.completions, args.output, config, prompts, identity, audit)
-    except (ConfigError, TemplateChanged) as error:
+        with sole(args.run.parent, "dataset"):
+            sums.check(args.completions, *([args.audit] if args.audit else []))
+            audit = read_json(args.audit) if args.audit else None
+            prompts = Prompts.from_config(config)
+            stats = build(args.completions, args.output, config, prompts, identity, audit)
+            written = (path for path in args.output.rglob("*") if path.is_file())
+            sums.record(args.output, written)
+    except (ConfigError, TemplateChanged, OSError) as error:
         say(f"dataset: {error}")
         return 1
     rows = stats["rows"]

@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base.files import write_atomically
 from workflow_scripts.config.sections import Config
 from workflow_scripts.dataset.card import write_card
 from workflow_scripts.dataset.drift import Drift
@@ -183,10 +183,6 @@ def build(
             builder.add(list(read_samples(batch, first, prompts, calls_too)))
             first += len(batch)
     stats = builder.finish(identity)
-    stats["files"] = {
-        path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(folder.glob("*.parquet"))
-    }
     write_atomically(folder / "stats.json", orjson.dumps(stats, option=orjson.OPT_INDENT_2))
     write_atomically(
         folder / "samples.html", builder.gallery.page(stats).encode("utf-8", "replace")

@@ -5,9 +5,9 @@ import asyncio
 import os
 from pathlib import Path
 
-import orjson
-
+from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import read_json
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.engine.places import NoServer
@@ -25,8 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help=".../shard-<number>.parquet")
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
-    manifest = orjson.loads(args.manifest.read_bytes())
     try:
+        sums.check(args.manifest)
+        manifest = read_json(args.manifest)
         counts = generate(
             config,
             identity["run_hash"],

@@ -3,10 +3,12 @@
 import argparse
 from pathlib import Path
 
+from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
-from workflow_scripts.report.job import ReportError, collect
+from workflow_scripts.report.job import collect
 from workflow_scripts.report.page import render
 
 
@@ -17,11 +19,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
     try:
-        page = render(collect(config, identity))
-    except ReportError as error:
+        with sole(args.run.parent, "report"):
+            page = render(collect(config, identity))
+            write_atomically(args.output, page.encode("utf-8", "replace"))
+    except (ConfigError, OSError) as error:
         say(f"report: {error}")
         return 1
-    write_atomically(args.output, page.encode("utf-8", "replace"))
     say(f"report: {args.output} ({len(page) // 1024} KiB)")
     return 0
 

@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 import polars as pl
 
+from workflow_scripts.base import files, sums
+from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Config
 from workflow_scripts.pages.text import Json
 from workflow_scripts.report.page import TRIVIAL_TOKENS, plots
@@ -20,18 +22,14 @@ from workflow_scripts.tables.parquet import side_files
 SAMPLES = 6
 
 
-class ReportError(Exception):
-    """A run that cannot be reported; the message names the file and the remedy."""
-
-
 def existing(path: Path, stage: str) -> Path:
     """The path of what a stage wrote.
 
     Raises:
-        ReportError: it is missing.
+        ConfigError: it is missing.
     """
     if not path.is_file():
-        raise ReportError(f"{path} does not exist; run the stage `{stage}` first")
+        raise ConfigError(f"{path} does not exist; run the stage `{stage}` first")
     return path
 
 
@@ -39,18 +37,20 @@ def read_json(path: Path, stage: str) -> Json:
     """A stage's JSON object.
 
     Raises:
-        ReportError: it is missing or not what the stage writes.
+        ConfigError: it is missing or not what the stage writes.
     """
-    try:
-        found: Json = dict(orjson.loads(existing(path, stage).read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ReportError(f"{path}: not a JSON object ({error}); delete it and run again") from None
-    return found
+    sums.check(existing(path, stage))
+    return files.read_json(path)
 
 
 def scan(path: Path, stage: str) -> pl.LazyFrame:
-    """A stage's table, unread."""
-    return pl.scan_parquet(existing(path, stage))
+    """A stage's table, unread but for its checksum.
+
+    Raises:
+        ConfigError: it is missing or damaged.
+    """
+    sums.check(existing(path, stage))
+    return pl.scan_parquet(path)
 
 
 def rows_of(table: pl.LazyFrame, ids: Sequence[str], *columns: str) -> list[Json]:
@@ -162,7 +162,7 @@ def collect(config: Config, identity: Json) -> Json:
     """Everything the page shows.
 
     Raises:
-        ReportError: a file of the run is missing or broken.
+        ConfigError: a file of the run is missing or broken.
     """
     out, run_hash = Path(config.output_dir), identity["run_hash"]
     generated = [out / f"generate/{run_hash}/shard-{k:04d}.json" for k in range(config.shards)]

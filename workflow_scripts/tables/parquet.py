@@ -1,6 +1,7 @@
 """Parquet files, read a batch at a time and written whole or not at all."""
 
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,8 +67,11 @@ class TableWriter:
 
 @contextmanager
 def table_writer(path: Path, table: pa.Schema, group_rows: int = 2048) -> Iterator[TableWriter]:
-    """A writer whose file appears under its name only when it is whole and on the disk."""
-    part = path.with_name(path.name + ".part")
+    """A writer whose file appears under its name only when it is whole and on the disk. Of what
+    killed processes left half written nothing stays."""
+    for left in path.parent.glob(f"{path.name}*.part"):
+        left.unlink(missing_ok=True)
+    part = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.part")
     writer = TableWriter(part, table, group_rows)
     try:
         yield writer

@@ -1,38 +1,107 @@
-"""Damage that Snakemake cannot see, since it looks at a folder's name and time alone."""
+"""Damage to a run's files, which Snakemake does not look for, mended before its jobs are planned.
 
-import json
-import shutil
+Whatever is not what its stage wrote is moved aside and made again in the same run: each stage from
+the one before, a shard's result from its journal. No answered row is asked again.
+"""
+
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from workflow_scripts.base import sums
+from workflow_scripts.base.files import file_sha256
+from workflow_scripts.base.locks import is_held
 from workflow_scripts.base.log import say
 
+# what a stage records the checksums of, and pages, which only have to be there
+FILES = {
+    "audit": ("report.json", "rejected.jsonl", "rows.parquet"),
+    "shards": ("manifest.json", "kept.parquet"),
+    "merged": ("completions.parquet", "failed.parquet"),
+}
+PAGES = ("report.html", "audit/report.html")
 
-def mend(workflow: Any, out: str) -> None:
-    """Before the jobs of a run are planned, and only where they will be carried out.
+
+def mend(workflow: Any, out: Path, generated: Path) -> None:
+    """Move aside what is damaged; in a dry run only say what.
 
     Args:
         workflow: Snakemake's own object.
         out: the run's folder.
+        generated: its folder of the shards' results.
     """
-    if workflow.is_main_process and not workflow.dryrun:
-        set_aside(Path(out) / "dataset")
-
-
-def set_aside(folder: Path) -> None:
-    """Move a dataset aside that lacks a file or has one of another size, by its stats.json, so that
-    it is made again; its answers are in merged/. One without a stats.json is being made."""
-    stats = folder / "stats.json"
-    if not stats.is_file():
+    if not workflow.is_main_process or is_held(out / ".lock"):  # another run writes there
         return
+    for path in broken(Path(".snakemake/metadata")):  # it would end in a traceback, dry or not
+        say(f"{path}: Snakemake cannot read this record of its own; removed")
+        path.unlink()
+    for path, why in damaged(out, generated).items():
+        if workflow.output_settings.dryrun:  # workflow.dryrun is not known yet
+            say(f"{path}: {why}; it would be moved aside and made again")
+        else:
+            say(f"{path}: {why}; moved to {sums.aside(path)}, and made again")
+
+
+def damaged(out: Path, generated: Path) -> dict[Path, str]:
+    """What is to be made again, and why."""
+    bad: list[Path] = []
+    for name, files in FILES.items():
+        bad += changed(out / name, files)
+    if (out / "dataset").is_dir() and changed(out / "dataset", ("stats.json",)):
+        bad.append(out / "dataset")
+    found = {path: "not what was written" for path in bad if path.exists()}
+    if any(changed_rows(out / "shards")):
+        found[out / "shards/manifest.json"] = "does not fit the shards beside it"
+    for path in sorted(generated.glob("shard-*.parquet")):
+        record = path.with_suffix(".json")
+        if not _is_object(record) or sums.newer(path, record):
+            if fault := sums.fault_beside(path):
+                found[path] = fault
+            else:
+                record.touch()
+    pages = [out / name for name in PAGES]
+    found |= {path: "empty" for path in pages if path.exists() and not path.stat().st_size}
+    if (verify := out / "verify.json").exists() and not _is_object(verify):
+        found[verify] = "no JSON object"
+    return found
+
+
+def changed(folder: Path, files: Iterable[str]) -> list[Path]:
+    """Files of a stage that are gone or not what was written; in a run of an earlier version, which
+    has no checksums, those that are empty or no JSON."""
     try:
-        told = json.loads(stats.read_bytes()).get("files", {})
-        sizes = {name: (folder / name).stat().st_size for name in told}
-        if sizes == {name: one["bytes"] for name, one in told.items()}:
-            return
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        pass
-    aside = folder.with_name(f"{folder.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.rename(aside)
-    say(f"{folder} lacks files, or has them cut; moved to {aside}, and made again")
+        bad = sums.changed(folder)
+    except (OSError, ValueError):  # the list itself: then nothing there can be trusted
+        return [folder / name for name in (*files, sums.NAME)]
+    there = [path for path in map(folder.joinpath, files) if path.exists()]
+    bad += [path.name for path in there if not path.stat().st_size and path.suffix != ".jsonl"]
+    bad += [path.name for path in there if path.suffix == ".json" and not _is_object(path)]
+    return [folder / name for name in bad]
+
+
+def changed_rows(folder: Path) -> Iterator[Path]:
+    """Shards' rows that are newer than the manifest and do not fit it."""
+    manifest = folder / "manifest.json"
+    if not _is_object(manifest):
+        return
+    told = orjson.loads(manifest.read_bytes()).get("sha256", [])
+    for shard, total in enumerate(told):
+        path = folder / f"shard-{shard:04d}.parquet"
+        if path.exists() and sums.newer(path, manifest) and file_sha256(path)[:32] != total:
+            yield path
+
+
+def broken(records: Path) -> Iterator[Path]:
+    """Snakemake's records that it cannot read; without one it goes by the files' times."""
+    for path in records.rglob("*"):
+        if path.is_file() and not _is_object(path):
+            yield path
+
+
+def _is_object(path: Path) -> bool:
+    try:
+        return isinstance(orjson.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False

@@ -17,6 +17,7 @@ from workflow_scripts.input.files import input_files
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
 from workflow_scripts.serve.tuned import resolve
+from workflow_scripts.workflow.damage import FILES, PAGES
 from workflow_scripts.workflow.params import stage_params
 from workflow_scripts.workflow.run_identity import hash_of, run_identity
 
@@ -73,19 +74,13 @@ class Run:
         write_atomically(Path(self.file), json.dumps(found, indent=2).encode())
 
     def results(self) -> list[str]:
-        """What a whole run leaves. Merged tables, and results of shards that are gone, are named
+        """What a whole run leaves. Stages' files, and results of shards, that are gone are named
         although other files depend on them: Snakemake makes a deleted intermediate file again only
         if it is asked for. Those that are there need no naming, and each name costs time."""
-        names = [
-            "audit/report.html",
-            "report.html",
-            "gates/dataset.ok",
-            "gates/verify.ok",
-            "verify.json",
-        ]
-        if not Path(f"{self.out}/dataset").is_dir():
-            names.append("dataset")
-        names += ["merged/completions.parquet", "merged/failed.parquet", *self.gone_rows]
+        names = [*PAGES, "gates/dataset.ok", "gates/verify.ok", "verify.json"]
+        made = ["dataset", *(f"{folder}/{name}" for folder in FILES for name in FILES[folder])]
+        names += [name for name in made if not Path(f"{self.out}/{name}").exists()]
+        names += self.gone_rows
         if Path(f"{self.out}/merged/completions.parquet").exists():  # else merging needs all
             names += self.gone_results
         return [f"{self.out}/{name}" for name in names]

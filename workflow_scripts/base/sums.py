@@ -1,0 +1,107 @@
+"""Checksums of what a stage wrote, beside it and as `sha256sum -c` reads them."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+
+from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.files import file_sha256, write_atomically
+
+NAME = "SHA256SUMS"
+
+
+class Damaged(ConfigError):
+    """A file is not what was written; it was moved aside, and the next run makes it again."""
+
+
+def record(folder: Path, paths: Iterable[Path]) -> None:
+    """Write the checksums of a stage's files, all under one folder, after the files."""
+    lines = [f"{file_sha256(path)}  {path.relative_to(folder)}\n" for path in sorted(paths)]
+    write_atomically(folder / NAME, "".join(lines).encode())
+
+
+def recorded(folder: Path) -> dict[str, str]:
+    """Checksums by name; none where there is no record, as in runs of earlier versions.
+
+    Raises:
+        ValueError: the record itself is damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_text("ascii").splitlines():
+        total, mark, name = line.partition("  ")
+        if len(total) != 64 or not mark or not name:
+            raise ValueError(f"{path}: not a list of checksums")
+        found[name] = total
+    if not found:
+        raise ValueError(f"{path}: empty")
+    return found
+
+
+def changed(folder: Path) -> list[str]:
+    """Names of recorded files that are gone or not what was written. Only those are read that the
+    file system says have changed since; so a start costs no reading, and a byte that the disk lost
+    by itself shows when the file is read (`check`).
+
+    Raises:
+        ValueError: the record itself is damaged.
+    """
+    record, bad, looked = folder / NAME, [], False
+    for name, total in recorded(folder).items():
+        path = folder / name
+        if not path.exists():
+            bad.append(name)
+        elif newer(path, record):
+            looked = True
+            if file_sha256(path) != total:
+                bad.append(name)
+    if looked and not bad:  # copied or touched: not read again next time
+        record.touch()
+    return bad
+
+
+def newer(path: Path, record: Path) -> bool:
+    """Whether a file was changed after its record, or in the same tick of the clock, by the time
+    that no program can set."""
+    return path.stat().st_ctime_ns >= record.stat().st_ctime_ns
+
+
+def check(*paths: Path) -> None:
+    """Compare files with their recorded checksums before they are read.
+
+    Raises:
+        Damaged: after moving the file aside.
+    """
+    for path in paths:
+        try:
+            total = recorded(path.parent).get(path.name)
+        except ValueError:
+            total = ""
+        if total is not None and file_sha256(path) != total:
+            raise Damaged(
+                f"{path}: not what was written (its SHA-256 differs from {path.parent / NAME}); "
+                f"moved to {aside(path)}. Run again: it is made again, and no answered row is asked"
+            )
+
+
+def fault_beside(path: Path) -> str | None:
+    """What is wrong with a file whose checksum stands as `sha256` in the .json beside it."""
+    record = path.with_suffix(".json")
+    try:
+        if file_sha256(path) == orjson.loads(record.read_bytes())["sha256"]:
+            return None
+        return "is not what was written (its SHA-256 differs from the recorded one)"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"cannot be checked ({record} holds no SHA-256: {error!r})"
+
+
+def aside(path: Path) -> Path:
+    """Move a damaged file or folder out of the way; the last one of its name is kept."""
+    target = path.with_name(f"{path.name}.damaged")
+    if target.is_dir():
+        shutil.rmtree(target)
+    return path.replace(target)

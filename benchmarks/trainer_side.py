@@ -191,6 +191,7 @@ def speculators_masks(args: argparse.Namespace) -> dict[str, Any]:
 
 def speculators_prepare(args: argparse.Namespace) -> dict[str, Any]:
     """The prepare-data command, on the text with the stand-in endpoint and on the ids."""
+    import torch
     from speculators.cli.prepare_data import prepare_data
 
     told: dict[str, Any] = {}
@@ -202,7 +203,7 @@ def speculators_prepare(args: argparse.Namespace) -> dict[str, Any]:
                 str(args.model), [str(exports / form / "train.jsonl")], str(out),
                 seq_length=LONG, max_samples=None, token_freq_path=None, render_endpoint=endpoint,
                 seed=0, num_preprocessing_workers=1, minimum_valid_tokens=None, overwrite=False,
-                allow_empty_output=False, trust_remote_code=False, skip_token_freq=True,
+                allow_empty_output=False, trust_remote_code=False, skip_token_freq=False,
             )  # fmt: skip
             made = datasets.load_from_disk(str(out)).with_format(None)
             told[form] = {"columns": made.column_names, "rows": len(made)}
@@ -211,6 +212,11 @@ def speculators_prepare(args: argparse.Namespace) -> dict[str, Any]:
                 bag = Counter((tuple(a), tuple(b)) for a, b in ids)
                 ours = known(args.folder)["train"].values()
                 told[form]["equal"] = bag == Counter((tuple(a), tuple(b)) for a, b in ours)
+                theirs, *counts = (
+                    torch.load(folder / "token_freq.pt", weights_only=True)
+                    for folder in (out, exports / "specforge", exports / "speculators")
+                )
+                told[form]["equal_frequencies"] = counts == [theirs, theirs]
     return told
 
 

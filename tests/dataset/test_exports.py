@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.made.training_rows import row, write
 from workflow_scripts.config.audit import Rules
 from workflow_scripts.dataset import exports
 from workflow_scripts.dataset.exports import ratio_of, write_exports
 from workflow_scripts.input.conversation import read_conversation
 from workflow_scripts.input.reasoning import is_switch
 from workflow_scripts.model.given import NOTHING
-from workflow_scripts.tables.columns import TRAIN
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASK = {"role": "user", "content": "2+2?"}
@@ -29,21 +28,6 @@ PLAIN = {"role": "assistant", "content": "Four"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "c1"}
-
-
-def row(row_id: str, ids: list[int], prompt: int, messages: Any, **more: Any) -> dict[str, Any]:
-    mask = [0] * prompt + [1] * (len(ids) - prompt)
-    fields = {"row_id": row_id, "turn": 0, "class": "complete", "length": len(ids)}
-    fields |= {"input_ids": ids, "loss_mask": mask, "messages": json.dumps(messages)}
-    return dict.fromkeys(TRAIN.names) | fields | more
-
-
-def write(folder: Path, **files: list[dict[str, Any]]) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, rows in files.items():
-        table = pa.Table.from_pylist(rows, TRAIN)
-        pq.write_table(table, folder / f"{name.replace('_', '-')}.parquet", row_group_size=2)
-    return folder
 
 
 @pytest.fixture

@@ -256,6 +256,9 @@ def test_the_card(tmp_path: Path) -> None:
     assert front["license"] == "apache-2.0" and front["size_categories"] == ["n<1K"]
     assert "| train | 1 | |" in text and "| retracted | 1 |" in text
     assert "| a.jsonl | 1 |" in text and "| seed | 5 |" in text and RUN["run_hash"] in text
+    # s, o, a line end, </think>, two line ends, b and <|im_end|>
+    assert "6 different ids are among the 8 supervised tokens" in text
+    assert "| 8,000 | 100.0 % |" in text
 
 
 def test_the_page_colours_what_the_mask_covers(tmp_path: Path) -> None:

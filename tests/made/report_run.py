@@ -90,6 +90,11 @@ def dataset_stats() -> Row:
         "tokens": 6234,
         "supervised_tokens": 5134,
         "reasoning_tokens": 4000,
+        "drafter_vocabulary": {
+            "supervised_tokens": 5094,
+            "distinct_ids": 20_123,
+            "coverage": {"8000": 0.85, "16000": 0.9999, "32000": 1.0},
+        },
         "sources": {"a<i>.jsonl": dict.fromkeys(OF_SOURCE, 7)},
         "prompt_clusters": 6,
         "drift": {"turns_checked": 7, "turns_differing": 2},
@@ -235,6 +240,7 @@ class FakeRun:
         self.stats |= {"rows": dict.fromkeys(self.stats["rows"], 0), "tokens": 0}
         self.stats |= {"supervised_tokens": 0, "classes": {}, "completion_token_counts": {}}
         self.stats |= {"sources": {}}
+        self.stats["drafter_vocabulary"] |= {"supervised_tokens": 0, "coverage": {}}
         for rows in (self.before, self.after, self.failed, self.train, self.validation):
             rows.clear()
         self.dropped.clear()

@@ -147,6 +147,20 @@ def test_new_responses(page: Page) -> None:
     assert not page["new"].all("details")
 
 
+def test_a_reduced_vocabulary(run: FakeRun) -> None:
+    covered = [["8,000", "85.0 %"], ["16,000", "> 99.9 %"], ["32,000", "100.0 %"]]
+    note = "20,123 different ids among the 5,094 supervised tokens that a drafter's training sees"
+    run.write()
+    page = run.page()
+    assert page.table("vocabulary-table") == covered
+    assert f"{note}: validation rows are not counted." in page["new"].text
+    run.stats["rows"] |= {"train": 4, "drafter": 2}
+    run.write()
+    assert (
+        f"{note}: validation rows are not counted, rows for drafters are." in run.page()["new"].text
+    )
+
+
 def test_endings_are_counted(run: FakeRun) -> None:
     run.write()
     assert "ended early" not in run.page().source

@@ -156,7 +156,6 @@ def page(report: Json) -> str:
     made = environment(finalize=lambda value: visible(value) if type(value) is str else value)
     made.filters |= {
         "n": number,
-        "percent": percent,
         "money": lambda amount: f"{amount:,.2f}",
         "time": time,
         "line": one_line,

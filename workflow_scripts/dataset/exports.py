@@ -8,6 +8,7 @@ them, since a template would write an end that the model never did.
 
 import argparse
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from workflow_scripts.base.files import appearing, write_atomically
 from workflow_scripts.base.log import say
+from workflow_scripts.dataset.frequencies import FILE, learnt_ids, write_frequencies
 from workflow_scripts.model.given import NAMES, Given
 from workflow_scripts.tables.columns import IDS
 from workflow_scripts.tables.parquet import read_batches, side_files
@@ -133,6 +135,20 @@ def write_ids(files: list[Path], out: Path) -> Count:
     return {"rows": rows}
 
 
+def write_sides(
+    files: dict[str, list[Path]], write: Callable[[list[Path], Path], Count], out: Path
+) -> dict[str, Count]:
+    """A JSON Lines file a side. Held-out rows of which none can be written are no file: `datasets`
+    loads none without rows."""
+    told: dict[str, Count] = {}
+    for side, of in files.items():
+        path = out / f"{side}.jsonl"
+        told[side] = write(of, path)
+        if side == HELD_OUT and not told[side]["rows"]:
+            path.unlink()
+    return told
+
+
 def arrays(column: pa.ListArray) -> Iterator[np.ndarray[Any, Any]]:
     """The lists of a column as numpy arrays."""
     values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
@@ -221,19 +237,23 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"unknown export {', '.join(unknown)}; there are {', '.join(FORMS)}")
     found = sides(dataset)
-    held_out, more = found.get(HELD_OUT, []), found.get(DRAFTER, [])
+    text = {side: files for side, files in found.items() if side != DRAFTER}
+    learnt, held_out = found["train"] + found.get(DRAFTER, []), found.get(HELD_OUT, [])
     told: dict[str, Any] = {}
     for name in names:
         out = dataset / FOLDER / name
         if name in TEXT:
             write = partial(write_text, form=TEXT[name])
-            both = {"train": found["train"], HELD_OUT: held_out}
-            told[name] = {side: write(of, out / f"{side}.jsonl") for side, of in both.items()}
-        elif name == "specforge":
-            both = {"train": found["train"] + more, HELD_OUT: held_out}
-            told[name] = {side: write_ids(of, out / f"{side}.jsonl") for side, of in both.items()}
+            told[name] = write_sides(text, write, out)
+            continue
+        if name == "specforge":
+            told[name] = write_sides(text | {"train": learnt}, write_ids, out)
         else:
-            told[name] = {"train": speculators(found["train"] + more, held_out, out)}
+            told[name] = {"train": speculators(learnt, held_out, out)}
+        counts: Counter[int] = Counter()
+        for batch in batches(learnt, ["input_ids", "loss_mask"]):
+            counts.update(learnt_ids(batch))
+        write_frequencies(out / FILE, counts)
     return told
 
 

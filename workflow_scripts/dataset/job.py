@@ -18,6 +18,7 @@ from workflow_scripts.dataset.card import write_card
 from workflow_scripts.dataset.drift import Drift
 from workflow_scripts.dataset.exports import write_exports
 from workflow_scripts.dataset.filters import Found, SampleFilters
+from workflow_scripts.dataset.frequencies import coverage
 from workflow_scripts.dataset.page import Gallery
 from workflow_scripts.dataset.samples import Sample, read_samples
 from workflow_scripts.dataset.survey import Survey, survey
@@ -118,9 +119,10 @@ class Builder:
     def finish(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Close the files; returns what stats.json holds."""
         for name, side in self.sides.items():
-            side.finish(even_empty=name != "drafter")
+            side.finish(even_empty=name == "train")
         sides = self.sides.values()
         lengths: Counter[int] = sum((side.lengths for side in sides), Counter())
+        learnt = self.sides["train"].learnt + self.sides["drafter"].learnt
         reasoning = sum(counts["reasoning_tokens"] for counts in self.sources.values())
         return {
             "rows": {
@@ -130,6 +132,7 @@ class Builder:
             "tokens": sum(side.tokens for side in sides),
             "supervised_tokens": sum(side.supervised for side in sides),
             "reasoning_tokens": reasoning,
+            "drafter_vocabulary": coverage(learnt),
             "drop_reasons": dict(self.dropped.most_common()),
             "classes": dict(self.classes.most_common()),
             "ended": dict(self.ended.most_common()),

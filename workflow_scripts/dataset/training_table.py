@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from workflow_scripts.dataset.frequencies import learnt_ids
 from workflow_scripts.dataset.samples import Sample
 from workflow_scripts.tables.columns import IDS, TRAIN
 from workflow_scripts.tables.parquet import TableWriter, table_writer
@@ -54,6 +55,7 @@ class Side:
         self.tokens = 0
         self.supervised = 0
         self.lengths: Counter[int] = Counter()
+        self.learnt: Counter[int] = Counter()  # how often each id is supervised
         self._files = 0
         self._writer: TableWriter | None = None
         self._context: Any = None
@@ -62,6 +64,7 @@ class Side:
         """Append rows of the training table."""
         completions = table["completion_length"].to_pylist()
         self.lengths.update(completions)
+        self.learnt.update(learnt_ids(table))
         self.supervised += sum(completions)
         self.tokens += sum(table["length"].to_pylist())
         while len(table):

@@ -30,7 +30,7 @@ def environment(html: bool = True, **options: Any) -> jinja2.Environment:
         **options,
     )
     made.filters["n"] = lambda number: f"{number:,}"
-    made.filters["percent"] = lambda share: f"{100 * share:.1f} %"
+    made.filters["percent"] = percent
     made.filters["shown"] = visible
     return made
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.files import file_sha256, write_atomically
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest
 from workflow_scripts.pages.text import environment
@@ -16,7 +16,7 @@ TEMPLATE = Path(__file__).with_name("card.md.j2")
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
-def front_matter(config: Config, stats: dict[str, Any]) -> dict[str, Any]:
+def front_matter(config: Config, stats: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The card's metadata: licence, splits as `load_dataset` takes them, size, tags.
 
     `load_dataset` cannot load a split without rows. What it caches of a folder it finds again by
@@ -26,7 +26,7 @@ def front_matter(config: Config, stats: dict[str, Any]) -> dict[str, Any]:
     rows = {name: stats["rows"][name] for name in SIDES}
     total = sum(rows.values())
     splits = [{"split": name, "path": f"{name}-*.parquet"} for name, n in rows.items() if n]
-    content = digest(*(one["sha256"] for one in stats["files"].values()))
+    content = digest(*map(file_sha256, sorted(folder.glob("*.parquet"))))
     about = f"run {stats['run']['run_hash']}, files {content}"
     default = {"config_name": "default", "description": about, "data_files": splits}
     size = next((name for most, name in SIZES if total < most), "1M<n<10M")
@@ -61,7 +61,7 @@ def write_card(
     """
     made = environment(html=False)
     made.filters["cell"] = cell
-    front = yaml.safe_dump(front_matter(config, stats), sort_keys=False)
+    front = yaml.safe_dump(front_matter(config, stats, path.parent), sort_keys=False)
     text = made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         front=front,
         config=config,

@@ -1,4 +1,4 @@
-"""What the servers of a host share: GPUs, ports, staged copies of a model."""
+"""What the servers of a host share: GPUs and ports."""
 
 import subprocess
 import sys
@@ -17,7 +17,6 @@ from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.serve import gpus, seats
 from workflow_scripts.serve.gpus import Gpu, all_gpus, usable_gpus
 from workflow_scripts.serve.ports import claim_port
-from workflow_scripts.serve.staging import staged, unstage
 
 
 def test_gpus_are_read() -> None:
@@ -211,49 +210,6 @@ def test_two_servers_that_start_at_once_get_two_ports() -> None:
     again, claim = claim_port(5000)
     assert again == first
     claim.close()
-
-
-@pytest.fixture
-def staging(tmp_path: Path) -> tuple[Path, Path]:
-    """A model, and the folder to copy it to."""
-    model, stage = tmp_path / "model", tmp_path / "shm"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    stage.mkdir()
-    return model, stage
-
-
-def test_a_staged_copy_goes_with_its_last_user(staging: tuple[Path, Path]) -> None:
-    """As with two jobs of a cluster on one node."""
-    model, stage = staging
-    copy, first = staged(model, str(stage), print)
-    same, second = staged(model, str(stage), print)
-    assert copy == same and first is not None and second is not None
-    unstage(copy, first)
-    assert (copy / "config.json").exists()
-    unstage(copy, second)
-    assert list(stage.iterdir()) == []
-
-
-def test_a_copy_that_somebody_else_made_is_not_served(
-    tmp_path: Path, staging: tuple[Path, Path]
-) -> None:
-    """Its name can be guessed: a link to another model, or a folder that others may write to."""
-    model, stage = staging
-    copy, users = staged(model, str(stage), print)
-    assert users is not None
-    unstage(copy, users)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ".staged").touch()
-    copy.symlink_to(tmp_path / "other")
-    with pytest.raises(ConfigError, match="a link or file stands where a folder of ours belongs"):
-        staged(model, str(stage), print)
-    copy.unlink()
-    copy.mkdir()
-    copy.chmod(0o777)
-    (copy / ".staged").touch()
-    with pytest.raises(ConfigError, match="other users may write there"):
-        staged(model, str(stage), print)
 
 
 @pytest.mark.parametrize(

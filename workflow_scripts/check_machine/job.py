@@ -23,7 +23,7 @@ from workflow_scripts.config.load import load
 from workflow_scripts.config.sections import Config
 from workflow_scripts.input.files import input_files
 from workflow_scripts.input.parts import format_of
-from workflow_scripts.serve.gpus import Gpu, usable_gpus
+from workflow_scripts.serve.gpus import Gpu, leased_by, usable_gpus
 from workflow_scripts.serve.ports import PORTS
 from workflow_scripts.serve.server import FREE_MIB
 from workflow_scripts.serve.staging import DONE, SPARE, copy_of
@@ -113,8 +113,12 @@ def check_gpus(
         text = f"{gpu.name}, {used:,} of {gpu.total_mib or 0:,} MiB in use"
         if by := users.get(gpu.uuid):
             text += f" by {', '.join(by)}"
+        if leaser := leased_by(gpu):
+            text += f", taken by a run or tune ({leaser})"
         if used >= FREE_MIB:
             lines.append(fail(name, f"{text}; end that, or leave the GPU out of engine.gpus"))
+        elif leaser:
+            lines.append(fail(name, f"{text}; wait for it to end, or name other GPUs"))
         elif by:
             lines.append(warn(name, f"{text}; it will share the GPU with the server"))
         else:

@@ -28,7 +28,7 @@ class Spellings:
         control = self._spelled[:-1]
         self._begin = _beginning(control)
         self._begin_or_mask = re.compile(f"{self._begin.pattern}|{MASK}")
-        lengths = {(text[0], len(text)) for text in self._spelled}
+        lengths = {(text[0], len(text)) for text in control}
         self._lengths: dict[str, list[int]] = {}  # by first character, longest first
         for first, length in sorted(lengths, reverse=True):
             self._lengths.setdefault(first, []).append(length)
@@ -81,13 +81,17 @@ class Spellings:
         as the tokenizer finds them."""
         at = 0
         while hit := begin.search(text, at):
-            start = hit.start()
-            at = start + 1
-            for length in self._lengths[text[start]]:
-                if (spelled := text[start : start + length]) in self._numbers:
-                    yield start, spelled
-                    at = start + len(spelled)
-                    break
+            at = hit.start()
+            if spelled := MASK if text[at] == MASK else self.at(text, at):
+                yield at, spelled
+            at += len(spelled) or 1
+
+    def at(self, text: str, place: int) -> str:
+        """The longest control token that a text spells at a place, else nothing."""
+        for length in self._lengths.get(text[place : place + 1], ()):
+            if (spelled := text[place : place + length]) in self._numbers:
+                return spelled
+        return ""
 
     def _unmask(self, match: re.Match[str]) -> str:
         return self._spelled[int(match[1])]

@@ -1,12 +1,14 @@
 """The machine's checks, on machines that are not there and model folders that are broken."""
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from workflow_scripts.check_machine.__main__ import main
 from workflow_scripts.check_machine.job import check
 from workflow_scripts.check_machine.machine import ENVS, Machine, Outcome
 from workflow_scripts.check_machine.software import check_weights
+from workflow_scripts.serve.gpus import Gpu, lease
 from workflow_scripts.sglang.flags import SIMULATIONS
 
 GIB = 2**30
@@ -192,6 +195,20 @@ def test_gpus_and_packages(values: dict[str, Any], said: Any, expected: list[str
     assert len(found) == len(expected), found
     for line, beginning in zip(found, expected, strict=True):
         assert line.startswith(beginning)
+
+
+def test_a_gpu_that_a_run_has_taken(values: dict[str, Any]) -> None:
+    """Of a UUID of this test alone: it is taken on the whole host."""
+    found = GPUS.replace("GPU-c27de4f1", f"GPU-{uuid4()}")
+    taken = Gpu(1, found.splitlines()[1].split(", ")[1], "NVIDIA H200", 4, 143_771, 0, None)
+    held = lease(taken)
+    assert held is not None
+    with held:
+        told = one(values, replace(MACHINE, run=answering(gpus=found)))
+    assert told == (
+        "FAIL gpu 1 NVIDIA H200, 4 of 143,771 MiB in use, taken by a run or tune (process "
+        f"{os.getpid()}); wait for it to end, or name other GPUs"
+    )
 
 
 @pytest.mark.parametrize(

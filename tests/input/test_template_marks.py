@@ -25,7 +25,7 @@ def test_marks_by_hand() -> None:
     assert (row.text[1:-2], row.text[-1]) == ("user\n<|im_end|>", "\n")
     assert marks.spelled(row.text) == "<|im_start|>user\n<|im_end|><|im_end|>\n"
     assert (row.first[:4], row.at[:4]) == ([0, 1, 16, 17], [0, 1, 16, 17])
-    opened = marks.start.match(row.text)
+    opened = marks.start(row.text)
     assert opened and str(opened.lastgroup)[0] == "u" and opened.end() == 6
     border = marks.border.search(row.text, 6)  # not where the text spells one
     assert border and border.start() == 16
@@ -49,6 +49,17 @@ MISTRAL = """\
 {%- else %}{{- ' ' + m.content + '</s>' }}{% endif %}
 {%- endfor %}
 """
+
+
+def test_two_other_control_tokens_may_stand_before_a_conversation() -> None:
+    """By hand: one that the template never writes is 9 characters of the text, one that it writes
+    is one; what opens a user's turn is 9."""
+    control = ("<|begin|>", "<|header|>", "<|/header|>", "<|eot|>", "<|other", "<|other|>")
+    marks = detokenizer_with(control, "<|eot|>", LLAMA).marks
+    opening = [256, 257, *b"user", 258, 10, 10]
+    for others, end in (([], 9), ([261], 18), ([259, 261], 19), ([261, 260], 25), ([261] * 3, 0)):
+        found = marks.start(marks.read([*others, *opening]).text)
+        assert (found.end() if found else 0) == end, others
 
 
 def test_headers_of_several_control_tokens() -> None:

@@ -12,25 +12,8 @@ import polars as pl
 import pytest
 
 from tests.made.workspace import Workspace, chat
-from tests.stand_ins.gpus import H200, Gpus, verified, workspace
+from tests.stand_ins.gpus import Gpus, verified, workspace
 from workflow_scripts.serve.address import CLUSTER_VARIABLE
-from workflow_scripts.serve.gpus import all_gpus, lease
-
-# ---- GPUs ----
-
-
-def test_a_gpu_is_leased_once_and_by_uuid(gpus: Gpus) -> None:
-    """Two jobs that both see their device as number 0 lease two GPUs."""
-    one, two = all_gpus(lambda command: H200)
-    first = lease(one)
-    assert first is not None and lease(one) is None
-    other = lease(two)
-    assert other is not None
-    first.close()
-    assert lease(one) is not None
-
-
-# ---- the workflow ----
 
 
 def test_seven_gpus(gpus: Gpus) -> None:
@@ -42,7 +25,7 @@ def test_seven_gpus(gpus: Gpus) -> None:
     assert done.code == 0, done.output
     starts = gpus.starts()
     assert len(starts) == 7
-    assert {s["gpu"] for s in starts} == {f"GPU-fake-{i}" for i in range(7)}
+    assert {s["gpu"] for s in starts} == {f"{gpus.uuid}-{i}" for i in range(7)}
     assert len({s["port"] for s in starts} | {s["nccl_port"] for s in starts}) == 14
     assert gpus.log.count() == 210 and verified(work)
     gpus.wait_until_gone(2)

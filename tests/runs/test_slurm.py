@@ -19,7 +19,7 @@ import pytest
 
 from tests.made.workspace import Done, Workspace, chat, processes
 from tests.stand_ins.engine import input_hash
-from tests.stand_ins.gpus import FAKE, STAND_IN, RowLog, verified
+from tests.stand_ins.gpus import FAKE, STAND_IN, RowLog, fake_uuid, verified
 from tests.stand_ins.slurm import Cluster, missing
 from workflow_scripts.config.load import load
 from workflow_scripts.model.prompts import Prompts
@@ -57,12 +57,14 @@ class Site:
     def __init__(self, cluster: Cluster, folder: Path, patch: pytest.MonkeyPatch):
         self.cluster = cluster
         self.folder = folder
+        self.uuid = fake_uuid(folder)
         self.patch = patch
         self.log = RowLog(folder / "requests.jsonl")
         patch.setenv("PATH", f"{cluster.bin}:{FAKE}:{os.environ['PATH']}")
         patch.setenv("TMPDIR", str(cluster.folder / "tmp"))  # of the nodes
         patch.setenv("FAKE_PYTHON", sys.executable)
         patch.setenv("FAKE_STARTS", str(folder / "starts.jsonl"))
+        patch.setenv("FAKE_UUID", self.uuid)
         patch.setenv("FAKE_DEVICES", str(cluster.folder / "dev"))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.answer()
@@ -149,7 +151,7 @@ def each_its_own_gpu(site: Site, shards: int) -> None:
     """Every server ran on the GPU that Slurm gave its job, and had ports of its own."""
     starts = site.starts()
     assert len(starts) == len({s["gpu"] for s in starts}) == shards
-    assert all(s["gpu"] == f"GPU-fake-{s['node']}-{s['given']}" for s in starts)
+    assert all(s["gpu"] == f"{site.uuid}-{s['node']}-{s['given']}" for s in starts)
     assert {s["node"] for s in starts} == {"gpu1", "gpu2"}
 
 

@@ -1,5 +1,6 @@
-"""What the servers of a host share: GPUs, ports, staged copies of a model."""
+"""What the servers of a host share: GPUs and ports."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pynvml
 import pytest
@@ -15,9 +17,8 @@ import pytest
 from tests.stand_ins.gpus import H200
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.serve import gpus, seats
-from workflow_scripts.serve.gpus import Gpu, all_gpus, usable_gpus
+from workflow_scripts.serve.gpus import Gpu, all_gpus, in_use, lease, leased_by, usable_gpus
 from workflow_scripts.serve.ports import claim_port
-from workflow_scripts.serve.staging import staged, unstage
 
 
 def test_gpus_are_read() -> None:
@@ -200,6 +201,49 @@ def test_usable_gpus(
         assert [g.uuid for g in usable_gpus(wanted, lambda command: H200)] == expected
 
 
+@pytest.fixture
+def three() -> list[Gpu]:
+    """GPUs of this test alone, since they are leased on the whole host."""
+    return [Gpu(i, f"GPU-{uuid4()}", "H200", 0, 143771, None, None) for i in range(3)]
+
+
+LEASE = """
+import sys, time
+from workflow_scripts.serve.gpus import Gpu, lease
+held = lease(Gpu(0, sys.argv[1], "H200", 0, 143771, None, None))
+print(held is not None, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_gpu_is_leased_once_on_a_host(three: list[Gpu], tmp_path: Path) -> None:
+    """By its UUID, whatever number a job sees it as; of a job with another TMPDIR too."""
+    command = [sys.executable, "-c", LEASE, three[0].uuid]
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"True\n"
+        assert lease(three[0]) is None and lease(replace(three[0], index=7)) is None
+        assert in_use(three[0]) == f"GPU 0 is in use by process {other.pid}"
+        assert lease(replace(three[1], index=0)) is not None
+        other.kill()
+    assert leased_by(three[0]) is None and lease(three[0]) is not None
+
+
+def test_who_has_the_gpus_is_said(
+    three: list[Gpu], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(seats, "usable_gpus", lambda wanted: three)
+    held = [lease(gpu) for gpu in three[:2]]
+    assert [seat.gpu.index for seat in seats.lease_gpus("auto")] == [2]
+    told = f"GPU {{}} is in use by process {os.getpid()}"
+    said = capsys.readouterr().err
+    assert all(told.format(i) + "; this run leaves it out" in said for i in (0, 1))
+    held.append(lease(three[2]))
+    with pytest.raises(ConfigError, match=f"engine.gpus: {told.format(0)}; .*{told.format(2)}; wa"):
+        seats.lease_gpus("auto")
+    assert None not in held
+
+
 def test_two_servers_that_start_at_once_get_two_ports() -> None:
     """Neither listens yet, and they may be of two daemons."""
     first, claim = claim_port(5000)
@@ -213,49 +257,6 @@ def test_two_servers_that_start_at_once_get_two_ports() -> None:
     claim.close()
 
 
-@pytest.fixture
-def staging(tmp_path: Path) -> tuple[Path, Path]:
-    """A model, and the folder to copy it to."""
-    model, stage = tmp_path / "model", tmp_path / "shm"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    stage.mkdir()
-    return model, stage
-
-
-def test_a_staged_copy_goes_with_its_last_user(staging: tuple[Path, Path]) -> None:
-    """As with two jobs of a cluster on one node."""
-    model, stage = staging
-    copy, first = staged(model, str(stage), print)
-    same, second = staged(model, str(stage), print)
-    assert copy == same and first is not None and second is not None
-    unstage(copy, first)
-    assert (copy / "config.json").exists()
-    unstage(copy, second)
-    assert list(stage.iterdir()) == []
-
-
-def test_a_copy_that_somebody_else_made_is_not_served(
-    tmp_path: Path, staging: tuple[Path, Path]
-) -> None:
-    """Its name can be guessed: a link to another model, or a folder that others may write to."""
-    model, stage = staging
-    copy, users = staged(model, str(stage), print)
-    assert users is not None
-    unstage(copy, users)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ".staged").touch()
-    copy.symlink_to(tmp_path / "other")
-    with pytest.raises(ConfigError, match="a link or file stands where a folder of ours belongs"):
-        staged(model, str(stage), print)
-    copy.unlink()
-    copy.mkdir()
-    copy.chmod(0o777)
-    (copy / ".staged").touch()
-    with pytest.raises(ConfigError, match="other users may write there"):
-        staged(model, str(stage), print)
-
-
 @pytest.mark.parametrize(
     ("wanted", "others", "expected"),
     [
@@ -267,10 +268,12 @@ def test_a_copy_that_somebody_else_made_is_not_served(
     ],
 )
 def test_a_number_of_gpus_is_any_that_are_free(
-    monkeypatch: pytest.MonkeyPatch, wanted: Any, others: list[int], expected: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    three: list[Gpu],
+    wanted: Any,
+    others: list[int],
+    expected: list[int],
 ) -> None:
-    """Of three GPUs."""
-    three = [Gpu(i, f"GPU-{i}", "H200", 0, 143771, None, None) for i in range(3)]
 
     def usable(wanted: Any) -> list[Gpu]:
         chosen = {"auto": [0, 1, 2]}.get(wanted) if isinstance(wanted, str) else wanted

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +98,9 @@ def seat(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Seat:
     """A ready server on the first of two pretended GPUs."""
     monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPUS", "2")
-    made = Seat(0, Gpu(0, "GPU-fake-0", "Fake H200", 4, 143771, 0, 70.5), open(os.devnull))  # noqa: SIM115
+    monkeypatch.setenv("FAKE_UUID", "GPU-fake")
+    gpu = Gpu(0, "GPU-fake-0", "Fake H200", 4, 143771, 0, 70.5)
+    made = Seat(0, gpu, socket.socket())
     made.state, made.limit, made.facts = "ready", 4, Facts(4, 4096, {})
     made.server = SimpleNamespace(engine=engine, started=0.0)  # type: ignore[assignment]
     return made

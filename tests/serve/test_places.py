@@ -5,6 +5,7 @@ import contextlib
 import heapq
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,8 +46,8 @@ def host(folder: Path, servers: int, limit: int, shards: int = 8) -> Host:
     work.configure(engine={"kind": "sglang", "python": "python"})
     seats = []
     for i in range(servers):
-        lock = open(os.devnull)  # noqa: SIM115
-        seat = Seat(i, Gpu(i, f"GPU-{i}", "H200", 0, 143771, None, None), lock)
+        gpu = Gpu(i, f"GPU-{i}", "H200", 0, 143771, None, None)
+        seat = Seat(i, gpu, socket.socket())
         seat.state, seat.limit, seat.facts = "ready", limit, Facts(limit, 4096, {})
         engine = SimpleNamespace(url=f"http://{i}")
         seat.server = SimpleNamespace(engine=engine, started=0.0)  # type: ignore[assignment]
@@ -144,6 +145,7 @@ def test_servers_stay_full_while_rows_are_left(tmp_path: Path) -> None:
 def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPUS", "2")
+    monkeypatch.setenv("FAKE_UUID", "GPU-fake")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     work = Workspace.create(tmp_path / "w", [chat("Question?")])
     work.configure(engine={"kind": "sglang", "python": "python"})

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ STAND_IN = {
 }
 
 
+def fake_uuid(folder: Path) -> str:
+    """How the UUIDs of a test's GPUs begin: no other test has its folder."""
+    return f"GPU-fake-{zlib.crc32(bytes(folder)):08x}"
+
+
 class RowLog(Log):
     """The requests for rows; a server's own first token and canaries are left out."""
 
@@ -44,12 +50,14 @@ class Gpus:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder = folder
+        self.uuid = fake_uuid(folder)
         self.patch = monkeypatch
         self.log = RowLog(folder / "requests.jsonl")
         monkeypatch.setenv("PATH", f"{FAKE}:{os.environ['PATH']}")
         monkeypatch.setenv("FAKE_PYTHON", sys.executable)
+        monkeypatch.setenv("FAKE_UUID", self.uuid)
         monkeypatch.setenv("FAKE_STARTS", str(folder / "starts.jsonl"))
-        monkeypatch.setenv("TMPDIR", str(folder))  # leases and sockets of this test alone
+        monkeypatch.setenv("TMPDIR", str(folder))  # sockets of this test alone
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.set(7)
 

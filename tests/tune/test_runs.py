@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +54,6 @@ CANDIDATES = {
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     made = Gpus(tmp_path, monkeypatch)
     made.set(1, play=PLAY)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for leases of this process
     yield made
     for pid in made.alive():
         os.kill(pid, signal.SIGKILL)
@@ -140,7 +138,7 @@ def kill_during_the_second_start(
     wait_for(lambda: read_results(work.out / "tune/candidates.jsonl"), tune)
     assert main([]) == 1 and "another run works there" in capsys.readouterr().err
     assert main(["--output", "elsewhere"]) == 1
-    assert "in use by a run or another tune" in capsys.readouterr().err
+    assert "GPU 0 is in use by process " in capsys.readouterr().err
     tune.kill()
     tune.communicate()
     host.wait_until_gone(15)

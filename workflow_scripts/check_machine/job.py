@@ -23,10 +23,10 @@ from workflow_scripts.config.load import load
 from workflow_scripts.config.sections import Config
 from workflow_scripts.input.files import input_files
 from workflow_scripts.input.parts import format_of
-from workflow_scripts.serve.gpus import Gpu, usable_gpus
+from workflow_scripts.serve.gpus import Gpu, leased_by, usable_gpus
 from workflow_scripts.serve.ports import PORTS
 from workflow_scripts.serve.server import FREE_MIB
-from workflow_scripts.serve.staging import DONE, SPARE
+from workflow_scripts.serve.staging import DONE, SPARE, copy_of
 from workflow_scripts.serve.tuned import check_here, read_tuned, with_flags
 from workflow_scripts.sglang.flags import spelled
 from workflow_scripts.sglang.version import version_key
@@ -113,8 +113,12 @@ def check_gpus(
         text = f"{gpu.name}, {used:,} of {gpu.total_mib or 0:,} MiB in use"
         if by := users.get(gpu.uuid):
             text += f" by {', '.join(by)}"
+        if leaser := leased_by(gpu):
+            text += f", taken by a run or tune ({leaser})"
         if used >= FREE_MIB:
             lines.append(fail(name, f"{text}; end that, or leave the GPU out of engine.gpus"))
+        elif leaser:
+            lines.append(fail(name, f"{text}; wait for it to end, or name other GPUs"))
         elif by:
             lines.append(warn(name, f"{text}; it will share the GPU with the server"))
         else:
@@ -161,10 +165,10 @@ def check_fit(size: int, gpus: list[Gpu]) -> Iterator[Outcome]:
 def check_stage(stage: Path, model: Path, machine: Machine) -> Outcome:
     if not (stage.is_dir() and os.access(stage, os.W_OK)):
         return fail("stage", f"engine.stage: {stage} is not a folder that can be written to")
-    if any(stage.glob(f"tracemill-{os.getuid()}-*/{DONE}")):
-        return ok("stage", f"{stage} has a copy of a model already")
-    need = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) + SPARE
-    free = machine.free(stage)
+    copy, size = copy_of(model, stage)
+    if (copy / DONE).exists():
+        return ok("stage", f"{stage} has a copy of the model already")
+    need, free = size + SPARE, machine.free(stage)
     text = f"engine.stage: {need / GIB:.1f} GiB are needed, {stage} has {free / GIB:.1f}"
     if free < need:
         hint = "make room (in a container: --shm-size), or leave engine.stage out"

@@ -122,10 +122,13 @@ class Engine(Section):
     )
     stage: str | None = speed(
         None,
-        description="Folder to copy the model to first, e.g. /dev/shm; one copy for all servers "
-        "(`sglang` only).",
+        description="Folder of this host to copy the model to first, e.g. /dev/shm; one copy for "
+        "all servers, removed when they stop. What a killed run leaves, here any of this user's "
+        "copies that no run uses, is removed by the next that has this folder (`sglang` only).",
     )
-    stage_keep: bool = speed(False, description="Keep that copy when the servers stop.")
+    stage_keep: bool = speed(
+        False, description="Keep that copy when the servers stop; it is yours to remove."
+    )
     start_timeout_s: Annotated[float, Field(gt=0)] = speed(
         1800.0, description="Seconds a server may take until it generates its first token."
     )

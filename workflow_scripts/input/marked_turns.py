@@ -24,7 +24,7 @@ def cut(row: MarkedText, marks: TemplateMarks) -> tuple[list[MarkedTurn], str | 
     """The turns, and why what follows them is none."""
     text, outside = row.text, marks.outside(row.text)
     turns: list[MarkedTurn] = []
-    found = marks.start.match(text)
+    found = marks.start(text)
     while found:
         role, begin = str(found.lastgroup)[0], found.end()
         if role == "s" and turns:

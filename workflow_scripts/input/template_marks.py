@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from os.path import commonprefix
 
 from workflow_scripts.model.prompts import PromptError, Prompts
+from workflow_scripts.model.spellings import Spellings
 
 ROLES = {"s": "system", "u": "user", "a": "assistant"}
 # conversations to learn from, `+` asks for an answer; a template may refuse or change some
@@ -38,14 +39,15 @@ class TemplateMarks:
     Attributes:
         think, end: a mark of a reasoning, as far as there are any; a token that ends a completion.
         border: a token that the template writes between turns.
-        start: what opens a conversation. In it and in `following` the name of the group that
-            matched begins with the letter in `ROLES` of the turn that follows.
-        following: by a turn's letter, what closes the turn and opens the next.
+        following: by a turn's letter, what closes the turn and opens the next. In it and in `start`
+            the name of the group that matched begins with the letter in `ROLES` of the turn that
+            follows.
     """
 
     def __init__(self, prompts: Prompts):
         self.prompts = prompts
         self._control = {i: text for text, i in prompts.added.items() if text.strip()}
+        self._others = Spellings(self._control.values())
         self._marks: dict[int, str] = {}
         reasoning = prompts.reasoning
         own = prompts.marks.control_ids if prompts.marks else set()
@@ -63,6 +65,16 @@ class TemplateMarks:
     def spelled(self, text: str) -> str:
         """The text with its control tokens spelled out."""
         return text.translate(self._spelled)
+
+    def start(self, text: str) -> re.Match[str] | None:
+        """What opens the conversation in a marked text, after two other control tokens at most."""
+        at = 0
+        for _ in range(3):
+            if found := self._start.match(text, at):
+                return found
+            marked = "\ud800" <= text[at : at + 1] <= "\udfff"
+            at += 1 if marked else len(self._others.at(text, at))
+        return None
 
     def outside(self, text: str) -> str:
         """A marked text with the marks of reasonings blanked out, since some hold tokens that
@@ -119,8 +131,7 @@ class TemplateMarks:
         written = "".join(text for some in (first, *following.values()) for _, text in some)
         self.border = _any_of([*set(re.findall(SURROGATES, self.think.sub("", written)))])
         self.following = {role: _one_of(some) for role, some in following.items()}
-        other = "|".join(map(re.escape, self._control.values())) or NOTHING
-        self.start = _one_of(first, f"(?:{SURROGATES}|{other}){{0,2}}?")
+        self._start = _one_of(first)
 
     def _lesson(self, roles: str) -> list[str] | None:
         """The text before, between and after the contents, or None if the template refuses or
@@ -145,9 +156,9 @@ def _any_of(marks: list[str]) -> re.Pattern[str]:
     return re.compile(f"[{''.join(sorted(marks))}]" if marks else NOTHING)
 
 
-def _one_of(some: list[tuple[str, str]], before: str = "") -> re.Pattern[str]:
+def _one_of(some: list[tuple[str, str]]) -> re.Pattern[str]:
     """A pattern for any of the texts, longest first; the matching group's name begins with the
     role of the turn that the text opens."""
     ordered = sorted(some, key=lambda pair: (-len(pair[1]), pair))
     groups = (f"(?P<{role}{n}>{re.escape(text)})" for n, (role, text) in enumerate(ordered))
-    return re.compile(f"{before}(?:{'|'.join(groups) or NOTHING})")
+    return re.compile("|".join(groups) or NOTHING)

@@ -149,7 +149,7 @@ def _is_text(token: dict[str, Any], model: dict[str, Any], written: str) -> bool
         return False
     if not text.strip():
         return True
-    return text not in written and not OF_REASONING.search(text) and _in_vocabulary(token, model)
+    return _in_vocabulary(token, model) and text not in written and not OF_REASONING.search(text)
 
 
 def _in_vocabulary(token: dict[str, Any], model: dict[str, Any]) -> bool:

@@ -127,7 +127,7 @@ class Prompts(Codec):
             raise ConfigError(refused)
         self.marks = None
         if self.reasoning is not None:
-            control = self.control.values()
+            control = {*self.control.values()}
             self.marks = Marks(self.reasoning, self.encode_all, self.decode, control)
 
     def _probe(

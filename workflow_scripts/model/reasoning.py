@@ -179,6 +179,8 @@ def _by_difference(
     before, between, _ = written.reasoned
     asked = [text for text in (written.on, written.off) if text is not None]
     others = [text for text in (*(written.plain or ())[:1], *asked) if not text.startswith(before)]
+    everything = "\0".join((before, *others))
+    added = [token for token in added if token in everything]  # of perhaps a million
     header = _shared([before, *others], added)
     rest = before[len(header) :]
     if rest and header not in asked and not any(map(rest.startswith, added)):

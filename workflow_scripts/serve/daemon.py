@@ -195,16 +195,18 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
     logs = logs_of(config.output_dir, shard)
     logs.mkdir(parents=True, exist_ok=True)
     model, users = await asyncio.to_thread(
-        staged, Path(config.model.path), config.engine.stage, say
+        staged, Path(config.model.path), config.engine.stage, say, config.engine.stage_keep
     )
-    host = Host(config, identity["run_hash"], seats, shard)
-    async with http_transport() as http:
-        launch = Launch(config, prompts, model, flags, logs, http)
-        await _until_stopped(host, launch, version, folder / "socket")
+    try:
+        host = Host(config, identity["run_hash"], seats, shard)
+        async with http_transport() as http:
+            launch = Launch(config, prompts, model, flags, logs, http)
+            await _until_stopped(host, launch, version, folder / "socket")
+    finally:
+        if users is not None and not config.engine.stage_keep:
+            unstage(model, users)
     if shard is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    if users is not None and not config.engine.stage_keep:
-        unstage(model, users)
 
 
 async def _until_stopped(host: Host, launch: Launch, version: str, socket: Path) -> None:

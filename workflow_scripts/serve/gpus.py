@@ -1,25 +1,23 @@
 """The GPUs of this host: which there are, which one a server may use, and how they are.
 
-Snakemake counts GPUs but names none, so a GPU is leased by a lock file. Its name is the GPU's UUID:
+Snakemake counts GPUs but names none, so a GPU is leased: its UUID is claimed on the host, since
 under Slurm with constrained devices every job sees its own GPU as number 0.
 """
 
 import contextlib
-import fcntl
 import os
+import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pynvml
 
+from workflow_scripts.base.claims import claim, holder
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import own_file, own_folder
 
 NVML_VARIABLE = "TRACEMILL_NVML"  # "0": only nvidia-smi is asked, which tests pretend
 QUERY = "index,uuid,name,memory.used,memory.total,utilization.gpu,power.draw"
@@ -197,14 +195,21 @@ def _named(name: str, gpus: list[Gpu], what: str) -> Gpu:
     raise ConfigError(f"{what}: there is no GPU {name!r}; there are {[g.index for g in gpus]}")
 
 
-def lease(gpu: Gpu) -> IO[str] | None:
-    """Take a GPU for this process, or None if another Tracemill process of this host has it. Free
-    when the file is closed, so whatever ends the process."""
-    folder = own_folder(Path(tempfile.gettempdir()) / f"tracemill-gpus-{os.getuid()}")
-    handle = own_file(folder / gpu.uuid)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        return None
-    return handle
+def lease(gpu: Gpu) -> socket.socket | None:
+    """Take a GPU for this process, or None if another Tracemill process of this host has it,
+    whoever's it is. Free when the socket is closed, so whatever ends the process."""
+    return claim(_name(gpu))
+
+
+def leased_by(gpu: Gpu) -> str | None:
+    """The process that has taken a GPU, in words; None where none has."""
+    return holder(_name(gpu))
+
+
+def in_use(gpu: Gpu) -> str:
+    """That another run or tune has a GPU, and which process that is."""
+    return f"GPU {gpu.index} is in use by {leased_by(gpu) or 'a process that has just ended'}"
+
+
+def _name(gpu: Gpu) -> str:
+    return f"tracemill-gpu-{gpu.uuid}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from workflow_scripts.base.claims import peer
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import own_file, own_folder
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, logs_of, private_dir, runtime_dir
@@ -99,9 +100,13 @@ class DaemonLink:
                 return await self.receive() or {}
         except TimeoutError:
             raise ConfigError(
-                f"{self.folder / 'socket'}: the host's daemon does not answer; end it "
-                "(pkill -f workflow_scripts.serve.daemon), its servers end with it, and run again"
+                f"{self.folder / 'socket'}: the host's daemon ({self._peer()}) does not answer; "
+                "end it (kill -9), its servers end with it, and run again"
             ) from None
+
+    def _peer(self) -> str:
+        assert self._writer is not None
+        return peer(self._writer.get_extra_info("socket"))
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = own_folder(self.folder) / "socket"

@@ -1,15 +1,17 @@
 """Leased GPUs, each with the server on it, and the jobs that hold places there."""
 
 import asyncio
+import socket
 from collections import deque
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.log import say
 from workflow_scripts.engine.protocol import Facts
-from workflow_scripts.serve.gpus import Gpu, lease, usable_gpus
+from workflow_scripts.serve.gpus import Gpu, in_use, lease, usable_gpus
 from workflow_scripts.serve.server import Server
 
 
@@ -23,7 +25,7 @@ class Seat:
 
     number: int
     gpu: Gpu
-    lock: IO[str]
+    lock: socket.socket
     server: Server | None = None
     facts: Facts | None = None
     limit: int = 0
@@ -52,16 +54,26 @@ class Job:
 
 
 def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
-    """Lease the GPUs to use; of a number of GPUs the first that nobody else has.
+    """Lease the GPUs to use; of a number of GPUs the first that nobody else has. Says which are
+    taken.
 
     Raises:
         ConfigError: there are none, or all are taken.
     """
     most = len(usable_gpus(wanted))
     seats: list[Seat] = []
+    taken: list[str] = []
     for place, gpu in enumerate(usable_gpus("auto" if isinstance(wanted, int) else wanted)):
-        if len(seats) < most and (lock := lease(gpu)) is not None:
+        if len(seats) == most:
+            break
+        if (lock := lease(gpu)) is not None:
             seats.append(Seat(place, gpu, lock))
+        else:
+            taken.append(in_use(gpu))
     if not seats:
-        raise ConfigError("engine.gpus: all GPUs are used by other runs on this host")
+        raise ConfigError(
+            f"engine.gpus: {'; '.join(taken)}; wait for that run or tune to end, or name other GPUs"
+        )
+    for text in taken:
+        say(f"{text}; this run leaves it out")
     return seats

@@ -11,8 +11,8 @@ where it was interrupted. What is chosen is in <output_dir>/tune/server.yaml, wh
 import argparse
 import asyncio
 import os
+import socket
 from pathlib import Path
-from typing import IO
 
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.locks import hold
@@ -21,7 +21,7 @@ from workflow_scripts.base.signals import cancel_on_signals
 from workflow_scripts.config.sections import Config
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.errors import CanaryFailed
-from workflow_scripts.serve.gpus import Gpu, lease, usable_gpus
+from workflow_scripts.serve.gpus import Gpu, in_use, lease, usable_gpus
 from workflow_scripts.serve.tuned import tuned_file
 from workflow_scripts.sglang.flags import nearest, refuse_simulation
 from workflow_scripts.sglang.memory import OWN_GIB
@@ -35,7 +35,7 @@ from workflow_scripts.tune.sample import draw
 from workflow_scripts.tune.setup import Setup
 
 
-def lease_one(config: Config, name: str | None) -> tuple[Gpu, IO[str]]:
+def lease_one(config: Config, name: str | None) -> tuple[Gpu, socket.socket]:
     """The GPU that is named, or the first free one of the configuration's, taken.
 
     Raises:
@@ -46,10 +46,9 @@ def lease_one(config: Config, name: str | None) -> tuple[Gpu, IO[str]]:
     for gpu in gpus:
         if (lock := lease(gpu)) is not None:
             return gpu, lock
-    names = ", ".join(str(gpu.index) for gpu in gpus)
     raise ConfigError(
-        f"GPU {names}: in use by a run or another tune on this host; wait for it to end, or name a "
-        "free one with --gpu"
+        f"{'; '.join(map(in_use, gpus))}; wait for that run or tune to end, or name a free GPU "
+        "with --gpu"
     )
 
 

@@ -50,7 +50,7 @@ class Tune:
         for candidate in candidates:
             say(f"{candidate.name}: {expected(candidate)}")
         folder = Path(self.setup.config.model.path)
-        model, users = await asyncio.to_thread(staged, folder, engine.stage, say)
+        model, users = await asyncio.to_thread(staged, folder, engine.stage, say, engine.stage_keep)
         (self.setup.out / "logs").mkdir(parents=True, exist_ok=True)
         try:
             for number, candidate in enumerate(candidates):

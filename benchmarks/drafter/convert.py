@@ -7,7 +7,8 @@ norm before the head only. Names and the configuration differ:
     layers.0.*   midlayer.*          embed_tokens, verifier_*   left out: SGLang shares the target's
     t2d          left out            d2t                        the same: differences of ids
 
-Without a reduced vocabulary there is no d2t, and draft id and target id are the same.
+Without a reduced vocabulary there is no d2t, and draft id and target id are the same. DFlash's
+tensors have the same names on both sides (`models/dflash.py`); only its configuration differs.
 """
 
 import argparse
@@ -74,6 +75,38 @@ def configuration(config: dict[str, Any], layers: int | None) -> dict[str, Any]:
     }
 
 
+def dflash_configuration(config: dict[str, Any]) -> dict[str, Any]:
+    """A DFlash drafter's config.json for SGLang.
+
+    Raises:
+        ValueError: the checkpoint computes something that SGLang's model does not.
+    """
+    layer = config["transformer_layer_config"]
+    if config["draft_vocab_size"] != layer["vocab_size"] or config.get("sample_from_anchor"):
+        raise ValueError("SGLang's dflash.py has no reduced vocabulary and no sample_from_anchor")
+    if set(layer["layer_types"]) != {"full_attention"}:
+        raise ValueError("SGLang's dflash.py has no layers with a sliding window")
+    if (theta := layer["rope_parameters"]["rope_theta"]) != 1e6:
+        raise ValueError(f"RoPE base {theta}: SGLang 0.5.11 would take 1,000,000")
+    told = {name: layer[name] for name in (*FIELDS, "num_hidden_layers") if name in layer}
+    # SGLang counts the layers whose output it takes, speculators the hidden states.
+    places = [place - 1 for place in config["aux_hidden_state_layer_ids"]]
+    mask = {"mask_token_id": config["mask_token_id"], "target_layer_ids": places}
+    return told | {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "rope_theta": theta,
+        "dflash_config": mask | {"block_size": config["block_size"]},
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def dflash_names(found: Iterable[str]) -> dict[str, str]:
+    """The tensors to keep, whose names stay: not what belongs to the target."""
+    return {name: name for name in found if not name.startswith((*LEFT_OUT, "lm_head.", "d2t"))}
+
+
 def names(found: Iterable[str]) -> dict[str, str]:
     """speculators' names of the tensors to keep, with SGLang's.
 
@@ -106,12 +139,14 @@ def convert(checkpoint: Path, out: Path, layers: int | None) -> dict[str, list[i
     import torch
     from safetensors.torch import load_file, save_file
 
-    config = configuration(json.loads((checkpoint / "config.json").read_text()), layers)
+    given = json.loads((checkpoint / "config.json").read_text())
+    dflash = given["speculators_model_type"] == "dflash"
+    config = dflash_configuration(given) if dflash else configuration(given, layers)
     found: dict[str, Any] = {}
     for file in sorted(checkpoint.glob("*.safetensors")):
         found |= load_file(str(file))
     tensors = {}
-    for old, new in names(found).items():
+    for old, new in (dflash_names if dflash else names)(found).items():
         tensors[new] = found[old] if old == "d2t" else found[old].to(torch.bfloat16)
     out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(out / "model.safetensors"))

@@ -24,15 +24,16 @@ from benchmarks.drafter import read_lines, record
 from benchmarks.drafter.answers import TEMPERATURES
 from benchmarks.drafter.engine import ask_all, metric, post, summed
 from benchmarks.drafter.prepare import SERVER
-from benchmarks.drafter.train import DRAFTS
+from benchmarks.drafter.train import BLOCK, DFLASH, DRAFTS
 
 ALONE = "alone"  # the target without a drafter
-SPECULATIVE = {
+EAGLE3 = {
     "speculative_algorithm": "EAGLE3",
     "speculative_num_steps": DRAFTS,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": DRAFTS + 1,
 }
+DFLASH_FLAGS = {"speculative_algorithm": "DFLASH", "speculative_num_draft_tokens": BLOCK}
 
 
 class Server:
@@ -124,7 +125,9 @@ def swap(server: Server, folder: Path) -> None:
         RuntimeError: it refuses them.
     """
     try:
-        post(server.url, "/update_weights_from_disk", {"model_path": str(folder)})
+        # Nothing is cached that would have to be flushed, and a flush fails while a batch ends.
+        body = {"model_path": str(folder), "flush_cache": False}
+        post(server.url, "/update_weights_from_disk", body)
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{folder}: {error.read().decode(errors='replace')}") from error
 
@@ -217,18 +220,22 @@ def main(argv: list[str]) -> int:
     common |= {"cuda_graph_max_bs": 32, "max_total_tokens": 100_000, "sleep_on_idle": True}
 
     def boot(name: str, number: int) -> Server:
-        flags = common | ({} if name == ALONE else SPECULATIVE)
+        flags = dict(common)
         if name != ALONE:
+            flags |= DFLASH_FLAGS if name.startswith(DFLASH) else EAGLE3
             flags["speculative_draft_model_path"] = str(args.out / "sglang" / name)
         port = args.port + 100 * number
         return Server(python, args.model, port, args.out / f"server-{number}.log", flags)
 
     results = Results(args)
     try:
-        (many_servers if args.servers else one_server)(results, names, boot)
+        eagle = [name for name in names if not name.startswith(DFLASH)]
+        (many_servers if args.servers else one_server)(results, eagle, boot)
+        args.servers = args.servers or 3  # SGLang's DFlash takes no new weights
+        many_servers(results, [name for name in names if name.startswith(DFLASH)], boot)
     finally:
         told = dict(results.told)
-        flags = {"alone": common, "drafted": common | SPECULATIVE}
+        flags = {"alone": common, "eagle3": EAGLE3, "dflash": DFLASH_FLAGS}
         alone = told.pop(ALONE, [])
         record(args.out, "measure", {"flags": flags, "alone": alone, "drafters": told})
     return int(any(name not in told for name in names))

@@ -74,7 +74,7 @@ def results_table(arms: list[str], trained: Record, measured: Record) -> list[st
     said = {d["drafter"]: d["validation"][-1]["accept_length"]
             for d in trained["drafters"] if d["validation"]}  # fmt: skip
     of = by_arm([name for name in measured["drafters"] if not name.startswith("again ")])
-    for arm in arms:
+    for arm in [*arms, *(name for name in of if name not in arms)]:
         names = of.get(arm, [])
         rows = [measured["drafters"][name] for name in names]
 

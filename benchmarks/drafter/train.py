@@ -2,6 +2,7 @@
 
 Each gets the same number of steps. The options are those whose model SGLang's llama_eagle3.py has:
 no norm before fc, the residual taken before the norm, hidden states handed on before the last norm.
+With --dflash, DFlash drafters of some arms too.
 The trainer's end of an epoch need not be the end of training, so what its validation said last
 stands in the record.
 """
@@ -26,11 +27,22 @@ import pyarrow.parquet as pq
 from benchmarks.drafter import record
 
 DRAFTS = 3  # of a step, in training and in the engine
+DFLASH = "dflash_"  # before the arm in such a drafter's name
+BLOCK = 8  # tokens that DFlash drafts at once, the first of them known
+KINDS = {
+    "eagle3": [
+        *("--speculator-type", "eagle3", "--full-attention-indices", "0"),
+        *("--no-norm-before-fc", "--no-norm-output", "--no-norm-before-residual"),
+        *("--ttt-steps", str(DRAFTS)),
+    ],
+    "dflash": [
+        *("--speculator-type", "dflash", "--block-size", str(BLOCK), "--max-anchors", "256"),
+    ],
+}
 OPTIONS = [
-    *("--speculator-type", "eagle3", "--draft-attn-impl", "sdpa", "--full-attention-indices", "0"),
-    *("--no-norm-before-fc", "--no-norm-output", "--no-norm-before-residual"),
     # With torch.compile the fused loss of 0.9.0 dies, hence also TORCHDYNAMO_DISABLE.
-    *("--loss-implementation", "eager", "--mask-token-id", "0", "--on-missing", "raise"),
+    *("--loss-implementation", "eager", "--draft-attn-impl", "sdpa"),
+    *("--mask-token-id", "0", "--on-missing", "raise"),
     *("--no-resume-from-checkpoint", "--log-freq", "50"),
 ]
 
@@ -68,19 +80,39 @@ def lengths_of(out: Path, arm: str) -> list[int]:
     return lengths
 
 
+def dflash_layers(out: Path, model: str, count: int = 2) -> Path:
+    """The configuration of DFlash's layers: the target's sizes, Qwen3's kind. SGLang 0.5.11 takes a
+    RoPE base of a million where it finds none, and transformers 5 has moved it from where it looks.
+    """
+    target = json.loads((Path(model) / "config.json").read_text())
+    names = ["hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"]
+    names += ["head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps"]
+    layers: dict[str, Any] = {name: target[name] for name in names} | {
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+    }
+    layers |= {"num_hidden_layers": count, "layer_types": ["full_attention"] * count}
+    layers |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    layers |= {"use_sliding_window": False, "tie_word_embeddings": False}
+    folder = out / "dflash"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(layers))
+    return folder
+
+
 def command(
-    arm: str, told: dict[str, Any], seed: int, args: argparse.Namespace
+    name: str, told: dict[str, Any], seed: int, args: argparse.Namespace
 ) -> tuple[Path, list[str]]:
     """Where a drafter is saved, and how it is trained."""
-    out = args.out
+    out, arm = args.out, name.removeprefix(DFLASH)
+    kind = KINDS["eagle3" if arm == name else "dflash"]
     count = epochs(lengths_of(out, arm), told["batch_tokens"], seed, args.steps)
-    save = out / "drafters" / f"{arm}-{seed}"
+    save = out / "drafters" / f"{name}-{seed}"
     given = {
         "verifier-name-or-path": args.model,
         "data-path": out / "arms" / arm / "data",
         "train-data-ratio": repr(told["ratio"]),
         "total-seq-len": told["batch_tokens"],
-        "ttt-steps": DRAFTS,
         "max-steps": args.steps,
         "epochs": count,
         "checkpoint-freq": count,
@@ -89,8 +121,10 @@ def command(
         "num-workers": args.workers,
         "save-path": save,
     }
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return save, [sys.executable, "-m", "speculators", "train", *OPTIONS, *words]
+    if arm != name:
+        given["draft-config"] = dflash_layers(out, args.model)
+    words = [word for key, value in given.items() for word in (f"--{key}", str(value))]
+    return save, [sys.executable, "-m", "speculators", "train", *kind, *OPTIONS, *words]
 
 
 def validation(log: str) -> list[dict[str, float]]:
@@ -106,7 +140,9 @@ def validation(log: str) -> list[dict[str, float]]:
             epochs_said[-1][f"full_acc_{k}"] = v
     for one_epoch in epochs_said:
         one_epoch["accept_length"] = 1 + sum(one_epoch.values())
-    return epochs_said
+    # DFlash's trainer says the accept length itself.
+    blocks = re.findall(r"\beal_epoch=([0-9.e+-]+)", plain)
+    return epochs_said or [{"accept_length": float(value)} for value in blocks]
 
 
 def train(save: Path, words: list[str], until: float) -> dict[str, Any]:
@@ -147,6 +183,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="prepare's folder")
     parser.add_argument("--model", required=True)
     parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument("--dflash", nargs="*", default=["regenerated"], help="arms for DFlash too")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -162,8 +199,12 @@ def main(argv: list[str]) -> int:
         lengths = lengths_of(args.out, like)
         told["batch_tokens"] = batch_tokens(lengths, told["longest"], per_epoch)
     # Seed by seed, so that an interrupted training has all arms of some seeds.
-    chosen = args.arms or list(arms)
-    jobs = [command(arm, arms[arm], seed, args) for seed in args.seeds for arm in chosen]
+    chosen = [*(args.arms or arms), *(DFLASH + arm for arm in args.dflash)]
+    jobs = [
+        command(name, arms[name.removeprefix(DFLASH)], seed, args)
+        for seed in args.seeds
+        for name in chosen
+    ]
     until = time.monotonic() + args.limit
     with ThreadPoolExecutor(args.jobs) as pool:
         drafters = list(pool.map(lambda job: train(job[0], job[1], until), jobs))

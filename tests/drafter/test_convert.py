@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.drafter.convert import configuration, convert, names, newest
+from benchmarks.drafter.convert import (
+    configuration,
+    convert,
+    dflash_configuration,
+    dflash_names,
+    names,
+    newest,
+)
 
-RECORDED = Path(__file__).parent.parent / "data/drafter/speculators-0.9.0-config.json"
+DATA = Path(__file__).parent.parent / "data/drafter"
 LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
@@ -22,8 +29,8 @@ LAYER = (
 )  # fmt: skip
 
 
-def recorded() -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(RECORDED.read_text())
+def recorded(kind: str = "") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((DATA / f"speculators-0.9.0-{kind}config.json").read_text())
     return told
 
 
@@ -66,6 +73,25 @@ def test_other_hidden_states_than_sglang_gives_are_refused() -> None:
     assert configuration(recorded(), 30)
     with pytest.raises(ValueError, match="hidden states"):
         configuration(recorded(), 32)
+
+
+def test_dflash_takes_the_same_hidden_states_and_the_targets_own_embedding() -> None:
+    told = dflash_configuration(recorded("dflash-"))
+    # SGLang captures the output of these layers, which are the inputs of 2, 15 and 27.
+    assert told["dflash_config"] == {
+        "mask_token_id": 0, "target_layer_ids": [1, 14, 26], "block_size": 8,
+    }  # fmt: skip
+    assert told["architectures"] == ["DFlashDraftModel"]
+    assert told["num_hidden_layers"] == 2
+    kept = ["fc.weight", "hidden_norm.weight", "norm.weight", "layers.1.self_attn.k_norm.weight"]
+    assert list(dflash_names([*kept, "embed_tokens.weight", "lm_head.weight"])) == kept
+
+
+def test_dflash_with_another_rope_base_is_refused() -> None:
+    given = recorded("dflash-")
+    given["transformer_layer_config"]["rope_parameters"]["rope_theta"] = 1e5
+    with pytest.raises(ValueError, match="RoPE base"):
+        dflash_configuration(given)
 
 
 def test_the_newest_checkpoint_is_taken(tmp_path: Path) -> None:

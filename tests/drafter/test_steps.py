@@ -79,6 +79,11 @@ def test_validation_is_read_from_the_trainers_log() -> None:
     assert last["accept_length"] == pytest.approx(1 + 0.663 + 0.450 + 0.306)
 
 
+def test_dflashs_trainer_says_its_accept_length_itself() -> None:
+    log = "INFO val/position_7_acc_epoch=0.00e+00, val/eal_epoch=1.250,   trainer.py:671\n" * 2
+    assert validation(log) == [{"accept_length": 1.25}] * 2
+
+
 def test_accept_length_counts_drafts_over_all_steps() -> None:
     one = {"tokens": 9, "finish": "stop", "steps": 4, "accepted": 4, "histogram": [1, 2, 1]}
     two = {"tokens": 13, "finish": "length", "steps": 4, "accepted": 8, "histogram": [0, 0, 4]}

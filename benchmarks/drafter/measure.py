@@ -1,6 +1,6 @@
 """Accept length and tokens/s in SGLang: the target alone and with each drafter, held-out prompts.
 
-One server is started for the target alone, then one with the first drafter; the others' weights are
+One server is started for the target alone and one with the first drafter; the others' weights are
 put into that by /update_weights_from_disk (the drafter's names are none of the target's, so the
 target stays as it is). The first drafter is measured once more at the end, after all the others: a
 swap that did nothing would show there and in equal figures. With --servers each drafter has a
@@ -164,18 +164,19 @@ class Results:
         measure(server.url, self.prompts[: self.args.in_flight], self.args)
 
 
-def one_server(results: Results, names: list[str], boot: Any) -> None:
-    """All drafters in one server, one after the other; the target alone in a second."""
-    if not any(results.wanted(name) for name in (ALONE, *names)):
+def one_server(results: Results, names: list[str], others: list[str], boot: Any) -> None:
+    """All drafters in one server, one after the other; each of the others has a server of its own,
+    started at the same time."""
+    left = [name for name in others if results.wanted(name)]
+    if not left and not any(results.wanted(name) for name in names):
         return
     with ExitStack() as stack:
         server = stack.enter_context(boot(names[0], 0))
-        if results.wanted(ALONE):
-            alone = stack.enter_context(boot(ALONE, 1))
-            server.wait(400)  # its start would slow the other down
-            results.warm(alone)
-            results.take(ALONE, alone.url)
-        results.warm(server)
+        beside = [stack.enter_context(boot(name, k)) for k, name in enumerate(left, 1)]
+        for one in (server, *beside):  # a start would slow the measured one down
+            results.warm(one)
+        for name, one in zip(left, beside, strict=True):
+            results.take(name, one.url)
         for name, key in [*((n, n) for n in names), (names[0], f"again {names[0]}")]:
             if results.wanted(key):
                 swap(server, results.args.out / "sglang" / name)
@@ -184,8 +185,8 @@ def one_server(results: Results, names: list[str], boot: Any) -> None:
 
 def many_servers(results: Results, names: list[str], boot: Any) -> None:
     """A server a drafter, some at the same time, each measured while the others idle."""
-    left = [name for name in (ALONE, *names) if results.wanted(name)]
-    for some in batched(left, results.args.servers):
+    left = [name for name in names if results.wanted(name)]
+    for some in batched(left, results.args.servers or 4):
         with ExitStack() as stack:
             servers = [stack.enter_context(boot(name, k)) for k, name in enumerate(some)]
             for server in servers:
@@ -203,7 +204,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="measure", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="prepare's folder")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--prompts", type=int, default=120)
+    parser.add_argument("--prompts", type=int, default=80)
     parser.add_argument("--alone", type=int, default=4, help="of them, one at a time for the speed")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--in-flight", type=int, default=32)
@@ -229,10 +230,13 @@ def main(argv: list[str]) -> int:
 
     results = Results(args)
     try:
-        eagle = [name for name in names if not name.startswith(DFLASH)]
-        (many_servers if args.servers else one_server)(results, eagle, boot)
-        args.servers = args.servers or 3  # SGLang's DFlash takes no new weights
-        many_servers(results, [name for name in names if name.startswith(DFLASH)], boot)
+        # SGLang's DFlash takes no new weights.
+        fixed = [ALONE, *(name for name in names if name.startswith(DFLASH))]
+        eagle = [name for name in names if name not in fixed]
+        if args.servers or not eagle:
+            many_servers(results, [*fixed, *eagle], boot)
+        else:
+            one_server(results, eagle, fixed, boot)
     finally:
         told = dict(results.told)
         flags = {"alone": common, "eagle3": EAGLE3, "dflash": DFLASH_FLAGS}

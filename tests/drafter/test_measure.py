@@ -81,7 +81,10 @@ def results(out: Path, servers: int = 0, limit: float = 1e9) -> Results:
 def test_each_drafter_is_measured_with_its_own_weights(
     tmp_path: Path, way: Any, servers: int
 ) -> None:
-    way(results(tmp_path, servers), ["a-0", "b-0"], boot)
+    if way is one_server:
+        way(results(tmp_path), ["a-0", "b-0"], [ALONE], boot)
+    else:
+        way(results(tmp_path, servers), [ALONE, "a-0", "b-0"], boot)
     told = json.loads((tmp_path / "records/measured.json").read_text())
     accepted = {name: {one.get("accept_length") for one in told[name]} for name in told}
     again = {"again a-0": {2.0}} if way is one_server else {}
@@ -91,10 +94,10 @@ def test_each_drafter_is_measured_with_its_own_weights(
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
-    one_server(results(tmp_path), ["a-0"], boot)
+    one_server(results(tmp_path), ["a-0"], [ALONE], boot)
     before = (tmp_path / "records/measured.json").read_text()
     late = results(tmp_path, limit=-1)
-    one_server(late, ["a-0", "b-0"], boot)
+    one_server(late, ["a-0", "b-0"], [ALONE], boot)
     assert (tmp_path / "records/measured.json").read_text() == before
     assert "b-0" not in late.told
 

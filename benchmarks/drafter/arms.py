@@ -7,9 +7,9 @@ filtered      what the run's filters left of those: the run's dataset/
 hot           the target at a hot temperature, as another model's answers
 everything    filtered with every prompt: more supervised tokens, but no more training
 
-`found` needs every prompt for its supervised tokens; the other arms take prompts in the same
-order until they have as many, so their prompts are among its own. The last row is cut to the exact
-number.
+The poorest set, `found`, needs every prompt for its supervised tokens; the other arms take prompts
+in the same order until they have as many, so their prompts are among its own. The last row is cut
+to the exact number.
 Each set ends with the same validation rows: the target's answers to held-out prompts.
 """
 
@@ -126,7 +126,7 @@ def write(folder: Path, learnt: list[Row], held_out: list[Row]) -> Row:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="arms", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="prepare's folder")
-    parser.add_argument("--tokens", type=int, help="supervised tokens; default: all of `found`")
+    parser.add_argument("--tokens", type=int, help="supervised tokens; default: the poorest set's")
     parser.add_argument("--steps-per-epoch", type=int, default=64)
     parser.add_argument("--validation", type=int, default=50, help="held-out prompts of them")
     args = parser.parse_args(argv)
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
         ),
     }
     order = [row["id"] for row in read_lines(out / "found.jsonl")]
-    tokens = args.tokens or supervised(sets["found"].values())
+    tokens = args.tokens or min(supervised(rows.values()) for rows in sets.values())
     told = {}
     for name, rows in sets.items():
         learnt = up_to(order, rows, tokens, name)

@@ -33,7 +33,7 @@ except ConfigError as error:
     raise WorkflowError(str(error))
 
 OUT = RUN.out
-shell.prefix(stage_function(workflow.basedir))
+shell.prefix(stage_function(workflow.basedir, RUN.note))
 RUN.limit()
 mend(workflow, Path(OUT), Path(OUT) / "generate" / RUN.hash)
 
@@ -59,7 +59,10 @@ for stage in ("audit", "shard", "generate", "merge", "dataset", "verify", "repor
 
 
 onstart:
-    RUN.start()
+    try:
+        RUN.start()
+    except ConfigError as error:
+        raise WorkflowError(str(error))
 
 
 onsuccess:

@@ -23,7 +23,8 @@ class Host:
     """Servers a, b, ... and the places there.
 
     Args:
-        running: what each server runs at once; one more is kept in flight.
+        running: what each server runs at once, one more is kept in flight; 0 where it has not
+            answered yet.
     """
 
     def __init__(self, clock: Clock, *running: int, **settings: Any):
@@ -31,7 +32,7 @@ class Host:
         self.engines = [
             MadeEngine(f"http://{name}") for name, _ in zip("abc", running, strict=False)
         ]
-        facts = [Facts(number, 1024 * (i + 1), {}) for i, number in enumerate(running)]
+        facts = [Facts(n, 1024 * (i + 1), {}) if n else None for i, n in enumerate(running)]
         self.settings = Generate(stall_timeout_s=STALL_S, **settings)
         self.said: list[str] = []
         self.places = OwnPlaces(
@@ -216,6 +217,24 @@ def test_a_server_that_comes_back_in_time_is_asked(clock: Clock) -> None:
 
     host.run(wait)
     assert [line.split(":")[0] for line in host.said] == ["server set aside", "server is back"] * 2
+
+
+def test_a_server_that_answers_later_is_asked_then(clock: Clock) -> None:
+    """It says that it runs one request at once: two are kept in flight there."""
+    host = Host(clock, 1, 0)
+
+    async def wait() -> list[int]:
+        host.engines[1].moves = silent
+        await host.take(2)
+        waiting = asyncio.create_task(host.take(2))
+        await asyncio.sleep(30)
+        assert host.places.capacity == 2 and not waiting.done()
+        host.engines[1].moves = still
+        await waiting
+        return host.taken()
+
+    assert host.run(wait) == [2, 2]
+    assert host.said == ["server is back: http://b"]
 
 
 # ---- a server that stands still -----------------------------------------------------------------

@@ -207,8 +207,11 @@ def test_an_unusable_input_stops_before_the_engine(tmp_path: Path) -> None:
 
 def test_a_verdict_can_stop_the_run(tmp_path: Path) -> None:
     work = Workspace.create(tmp_path / "w", [chat("Fine?", "")], audit={"stop_on": ["worthless"]})
-    work.configure(engine={"kind": "attach", "urls": ["http://127.0.0.1:9"]})
-    done = work.run()
+    log = Log(tmp_path / "log")
+    with stand_in(log=log.path) as server:
+        work.configure(engine={"kind": "attach", "urls": [server.url]})
+        done = work.run()
+    assert log.count() == 0
     assert done.code != 0 and "the verdict is `worthless`" in done.output
     assert (work.out / "audit/report.json").exists()
 

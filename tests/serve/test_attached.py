@@ -18,7 +18,7 @@ from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.attached import open_engines
 
 
-def described(folder: Path, url: str, **engine: Any) -> list[str]:
+def described(folder: Path, *urls: str, **engine: Any) -> list[str]:
     """The URLs of the servers, once each has shown what it is."""
     model = folder / "model"
     if not model.exists():
@@ -28,7 +28,7 @@ def described(folder: Path, url: str, **engine: Any) -> list[str]:
             "output_dir": str(folder),
             "input": "x",
             "model": {"path": str(model)},
-            "engine": {"kind": "attach", "urls": [url], "canary": [], **engine},
+            "engine": {"kind": "attach", "urls": list(urls), "canary": [], **engine},
         }
     )
     prompts = Prompts.from_config(config)
@@ -65,6 +65,14 @@ def test_nobody_there(tmp_path: Path) -> None:
         url = server.url
     with pytest.raises(EngineError, match=url):
         described(tmp_path, url)
+
+
+def test_one_of_two_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with stand_in() as gone:
+        pass
+    with stand_in() as server:
+        assert described(tmp_path, gone.url, server.url) == [gone.url, server.url]
+    assert f"no answer from {gone.url} (" in capfd.readouterr().err
 
 
 def test_another_model_on_the_port_in_the_middle_of_a_run(tmp_path: Path) -> None:

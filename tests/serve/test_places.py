@@ -150,7 +150,7 @@ def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.Monk
     work = Workspace.create(tmp_path / "w", [chat("Question?")])
     work.configure(engine={"kind": "sglang", "python": "python"})
     monkeypatch.chdir(work.folder)
-    given = SimpleNamespace(cores=7)
+    given = SimpleNamespace(cores=7, nodes=None)
     snakemake = SimpleNamespace(remote_exec=False, resource_settings=given, global_resources={})
     run = Run(load(work.config), snakemake)
     run.limit()
@@ -160,6 +160,9 @@ def test_more_shards_are_open_than_gpus(tmp_path: Path, monkeypatch: pytest.Monk
     given.cores, snakemake.global_resources = None, {}
     run.limit()
     assert snakemake.global_resources == {} and run.cores == 1
+    given.cores, given.nodes = 4, 100  # that node's, for what runs there
+    run.limit()
+    assert snakemake.global_resources == {}
     # inside a job of it: the cores are the node's
     given.cores, snakemake.remote_exec = 192, True
     monkeypatch.setenv(CLUSTER_VARIABLE, "")

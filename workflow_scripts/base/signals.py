@@ -3,17 +3,28 @@
 import _thread
 import asyncio
 import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 
-def handle_apart(number: signal.Signals) -> None:
-    """Let a thread of its own run the signal's handler.
+def handle_apart(number: signal.Signals, first: Callable[[], None] | None = None) -> None:
+    """Let a thread of its own run the signal's handler, and `first` before it.
 
     Snakemake's scheduler (9.27) handles SIGTERM by taking a lock that the interrupted main thread
     may itself hold; it then waits for ever, deaf to a second signal.
     """
     handler = signal.getsignal(number)
-    if callable(handler):
-        signal.signal(number, lambda *told: _thread.start_new_thread(handler, told))
+    if not callable(handler):
+        return
+
+    def handle(*told: Any) -> None:
+        if first is not None:
+            with suppress(OSError):
+                first()
+        handler(*told)
+
+    signal.signal(number, lambda *told: _thread.start_new_thread(handle, told))
 
 
 def cancel_on_signals() -> None:

@@ -157,8 +157,8 @@ class Engine(Section):
     )
     reconnect_s: Annotated[float, Field(gt=0)] = speed(
         120.0,
-        description="Seconds to wait for a server to come back before the job stops. Rows that "
-        "were not answered are asked by the next run; they do not count as failed.",
+        description="Seconds to wait while no attached server answers, before the run stops. Rows "
+        "that were not answered are asked by the next run; they do not count as failed.",
     )
 
     @property

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,12 +19,13 @@ LOST = ("unreachable", "connection_lost")  # after which the server can be anoth
 
 @dataclass(slots=True)
 class OwnSeat:
-    """A server with its limit and the places taken there; `gone` where it does not answer, `down`
-    where it has yet to show again that it is the same server, `still` where it answers and nothing
-    moves; `refusal` says why it is not the same server any more."""
+    """A server with its limit and the places taken there; one that has not answered yet has no
+    facts and no limit. `gone` where it does not answer, `down` where it has yet to show again that
+    it is the same server, `still` where it answers and nothing moves; `refusal` says why it is not
+    the same server any more."""
 
     engine: Backend
-    facts: Facts
+    facts: Facts | None
     limit: int
     taken: list[Place] = field(default_factory=list)
     answered: int = 0
@@ -39,7 +40,7 @@ class OwnPlaces:
     """Places at servers that this job alone uses: attached ones and the embedded engine.
 
     Args:
-        engines: the servers, with what each says of itself.
+        engines: the servers, with what each says of itself; at least one does.
         settings: the configuration's `generate`.
         reconnect_s: seconds without any server before the job stops.
         say: takes a line for the log.
@@ -47,12 +48,18 @@ class OwnPlaces:
 
     def __init__(
         self,
-        engines: list[tuple[Backend, Facts]],
+        engines: Sequence[tuple[Backend, Facts | None]],
         settings: Generate,
         reconnect_s: float,
         say: Callable[[str], None],
     ):
-        self.seats = [OwnSeat(e, facts, in_flight(settings, facts)) for e, facts in engines]
+        self.seats = [
+            OwnSeat(engine, facts, in_flight(settings, facts) if facts else 0)
+            for engine, facts in engines
+        ]
+        for seat in self.seats:
+            seat.down = seat.gone = seat.facts is None
+        self.settings = settings
         self.stall_s = settings.stall_timeout_s
         self.reconnect_s = reconnect_s
         self.say = say
@@ -81,6 +88,7 @@ class OwnPlaces:
             free = [seat for seat in moving if len(seat.taken) < seat.limit]
             if free:
                 seat = min(free, key=lambda s: len(s.taken) / s.limit)
+                assert seat.facts is not None
                 place = Place(uuid.uuid4().hex, seat.engine, seat.facts.context)
                 seat.taken.append(place)
                 return place
@@ -161,6 +169,7 @@ class OwnPlaces:
                 seat.refusal = str(error)
                 self.say(f"server not taken back: {error}")
             return False
+        seat.limit = seat.limit or in_flight(self.settings, seat.facts)
         seat.refusal = None
         return True
 

@@ -15,6 +15,7 @@ from workflow_scripts.engine.protocol import EngineError
 from workflow_scripts.generate.job import generate
 from workflow_scripts.generate.retries import RETRY_VARIABLE
 from workflow_scripts.generate.shard import TakenOver, TooManyFailed
+from workflow_scripts.serve.faults import is_of_all, stop_run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +39,11 @@ def main(argv: list[str] | None = None) -> int:
             retry_failed=bool(os.environ.get(RETRY_VARIABLE)),
             written=manifest["sha256"][args.shard],
         )
-    except (TooManyFailed, TakenOver, NoServer, EngineError, ConfigError, OSError) as error:
+    except (NoServer, EngineError, ConfigError, OSError) as error:
+        stops = is_of_all(error) and stop_run(config.output_dir, str(error))
+        say(f"shard {args.shard}: {'the run stops and says why' if stops else error}")
+        return 1
+    except (TooManyFailed, TakenOver) as error:
         say(f"shard {args.shard}: {error}")
         return 1
     except asyncio.CancelledError:

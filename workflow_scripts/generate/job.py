@@ -45,8 +45,10 @@ async def open_pool(
             host = HostPlaces(config, run_hash, shard, end_ids, http, say)
             places = await stack.enter_async_context(host)
         else:
-            engines = await stack.enter_async_context(open_engines(config, end_ids, prompts))
-            own = OwnPlaces(engines, config.generate, config.engine.reconnect_s, say)
+            wait_s = config.engine.reconnect_s
+            found = open_engines(config, end_ids, prompts, wait_s)
+            engines = await stack.enter_async_context(found)
+            own = OwnPlaces(engines, config.generate, wait_s, say)
             places = await stack.enter_async_context(own)
         yield Pool(places, config.generate, config.sampling, vocab_size)
 

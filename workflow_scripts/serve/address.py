@@ -3,7 +3,8 @@
 import os
 import socket
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workflow_scripts.base.errors import ConfigError
@@ -43,18 +44,38 @@ def runtime_dir(out: str) -> Path:
     return Path(tempfile.gettempdir()) / f"tracemill-{os.getuid()}-{name}"
 
 
+def note_of(out: str, snakemake: int) -> Path:
+    """The note that a run is stopping, and why; empty where nothing but a signal stops it. A
+    process id tells it from those that killed runs left behind."""
+    return Path(out) / f".stopping.{snakemake}"
+
+
+def host_runs(out: str) -> bool:
+    """Whether the daemon of a run listens on this host."""
+    with _connected(out) as client:
+        return client is not None
+
+
 def stop_host(out: str, wait_s: float = 60.0) -> None:
     """Stop the daemon of a run on this host, if there is one, and wait until it is gone."""
-    folder = runtime_dir(out)
-    if not folder.exists():
-        return
-    try:
-        path = own_folder(folder) / "socket"
-    except ConfigError:  # somebody else's: nothing of this run listens there
-        return
-    with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
-        client.settimeout(wait_s)
-        client.connect(str(path))
+    with suppress(OSError), _connected(out, wait_s) as client:
+        if client is None:
+            return
         client.sendall(b'{"op": "stop"}\n')
         while client.recv(4096):  # the daemon closes it by ending
             pass
+
+
+@contextmanager
+def _connected(out: str, wait_s: float = 5.0) -> Iterator[socket.socket | None]:
+    """A connection to a run's daemon, None where there is none."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(wait_s)
+        try:
+            # somebody else's folder is a ConfigError: nothing of this run listens there
+            folder = runtime_dir(out)
+            client.connect(str((own_folder(folder) if folder.exists() else folder) / "socket"))
+        except (OSError, ConfigError):
+            yield None
+            return
+        yield client

@@ -4,7 +4,9 @@ An attached server is whatever listens at its URL. It is identified before the f
 after every lost connection, since another model can have been started there meanwhile.
 """
 
+import asyncio
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from workflow_scripts.base.errors import ConfigError
+from workflow_scripts.base.log import say
 from workflow_scripts.config.sections import VARIABLE, Config
 from workflow_scripts.engine.http import http_transport
 from workflow_scripts.engine.llamacpp import embedded_engine
@@ -21,6 +24,8 @@ from workflow_scripts.engine.sglang import SGLang
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.errors import CanaryFailed, StartFailed
 from workflow_scripts.serve.proofs import ask_canaries, check_model, check_numerics
+
+AGAIN_S = 2.0  # between two looks for a server that answers
 
 
 def with_secrets(url: str) -> str:
@@ -77,13 +82,19 @@ class Attached(SGLang):
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, end_ids: list[int], prompts: Prompts
-) -> AsyncIterator[list[tuple[Backend, Facts]]]:
+    config: Config, end_ids: list[int], prompts: Prompts, wait_s: float = 0
+) -> AsyncIterator[list[tuple[Backend, Facts | None]]]:
     """The servers that the configuration names, each identified; started and stopped if ours.
+
+    Args:
+        wait_s: for one that answers, where none does.
+
+    Yields:
+        The servers with what each says of itself, None of one that does not answer while others do.
 
     Raises:
         ConfigError: a server is not the one that the configuration describes.
-        EngineError: a server does not answer.
+        EngineError: none answers.
     """
     async with http_transport() as http:
         if config.engine.kind == "embedded":
@@ -92,4 +103,27 @@ async def open_engines(
         else:
             urls = map(with_secrets, config.engine.urls)
             engines = [Attached(url, config, end_ids, http, prompts) for url in urls]
-            yield [(engine, await engine.describe()) for engine in engines]
+            yield await _described(engines, time.monotonic() + wait_s)
+
+
+async def _described(engines: list[Attached], until: float) -> list[tuple[Backend, Facts | None]]:
+    while True:
+        found: list[tuple[Backend, Facts | None]] = []
+        why: EngineError | None = None
+        for engine in engines:
+            try:
+                found.append((engine, await engine.describe()))
+            except EngineError as error:
+                if not error.retry:
+                    raise
+                found.append((engine, None))
+                why = error
+        if why is None:
+            return found
+        if any(facts for _, facts in found):
+            away = ", ".join(engine.url for engine, facts in found if facts is None)
+            say(f"no answer from {away} ({why}); until there is, the others are asked")
+            return found
+        if time.monotonic() >= until:
+            raise why
+        await asyncio.sleep(AGAIN_S)

@@ -36,6 +36,7 @@ from workflow_scripts.config.sections import Config
 from workflow_scripts.engine.http import http_transport
 from workflow_scripts.model.prompts import Prompts
 from workflow_scripts.serve.address import logs_of, spec
+from workflow_scripts.serve.faults import server_flags
 from workflow_scripts.serve.grants import Grants
 from workflow_scripts.serve.keeper import Keeper
 from workflow_scripts.serve.metrics import Metrics
@@ -43,8 +44,7 @@ from workflow_scripts.serve.seats import Job, Seat, lease_gpus
 from workflow_scripts.serve.server import Launch
 from workflow_scripts.serve.staging import staged, unstage
 from workflow_scripts.serve.tuned import check_here
-from workflow_scripts.sglang.flags import nearest, refuse_simulation, translate
-from workflow_scripts.sglang.version import sglang_version
+from workflow_scripts.sglang.flags import nearest
 
 SHORT_LOOKS = 4  # looks in a row that find places free before it is said
 LONGEST_WAIT_S = 1800.0  # for a run that lives but sends no job: Snakemake itself may hang
@@ -181,12 +181,9 @@ async def run_host(run_file: Path, folder: Path, shard: str | None) -> None:
     """
     config, identity = read_run(run_file)
     raise_descriptors()  # a connection a job, and the servers' own
-    server = config.engine.flags
-    refuse_simulation(os.environ, config.engine.rehearsal, server)
-    version = await asyncio.to_thread(sglang_version, config.engine.python)
+    version, flags = await asyncio.to_thread(server_flags, config)
     if warning := nearest(version)[1]:
         say(warning)
-    flags = translate({"enable_metrics": True, **server}, version)
     prompts = Prompts.from_config(config)
     # a cluster has chosen the GPUs of its job
     seats = lease_gpus(config.engine.gpus if shard is None else "auto")

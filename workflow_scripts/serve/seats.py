@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from workflow_scripts.base.log import say
 from workflow_scripts.engine.protocol import Facts
 from workflow_scripts.serve.gpus import Gpu, in_use, lease, usable_gpus
 from workflow_scripts.serve.server import Server
+
+ENDING_S = 15.0  # for the servers of a run that was killed to end by themselves
 
 
 @dataclass(eq=False, slots=True)
@@ -58,8 +61,25 @@ def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
     taken.
 
     Raises:
-        ConfigError: there are none, or all are taken.
+        ConfigError: there are none, or all are taken and stay so for ENDING_S.
     """
+    until = time.monotonic() + ENDING_S
+    while True:
+        seats, taken = _lease(wanted)
+        if seats:
+            for text in taken:
+                say(f"{text}; this run leaves it out")
+            return seats
+        if time.monotonic() > until:
+            raise ConfigError(
+                f"engine.gpus: {'; '.join(taken)}; wait for that run or tune to end, or name other "
+                "GPUs"
+            )
+        time.sleep(0.5)
+
+
+def _lease(wanted: str | int | list[int | str]) -> tuple[list[Seat], list[str]]:
+    """Seats on GPUs that are free, and what is told of those that are taken."""
     most = len(usable_gpus(wanted))
     seats: list[Seat] = []
     taken: list[str] = []
@@ -70,10 +90,4 @@ def lease_gpus(wanted: str | int | list[int | str]) -> list[Seat]:
             seats.append(Seat(place, gpu, lock))
         else:
             taken.append(in_use(gpu))
-    if not seats:
-        raise ConfigError(
-            f"engine.gpus: {'; '.join(taken)}; wait for that run or tune to end, or name other GPUs"
-        )
-    for text in taken:
-        say(f"{text}; this run leaves it out")
-    return seats
+    return seats, taken

@@ -144,10 +144,7 @@ class Server:
             if used is None or used < FREE_MIB:
                 return
             if time.monotonic() > until:
-                raise StartFailed(
-                    f"GPU {self.gpu.index} has {used} MiB in use by other processes "
-                    "(nvidia-smi names them); end them, or leave the GPU out of engine.gpus"
-                )
+                raise StartFailed(occupied(self.gpu.index, used))
             await asyncio.sleep(0.5)
 
     async def _first_token(self, engine: SGLang) -> None:
@@ -205,6 +202,14 @@ class Server:
                         await asyncio.sleep(0.05)
                     break
         self.process = None
+
+
+def occupied(index: int, used_mib: int | None) -> str:
+    """That a GPU's memory is in use, and what to do."""
+    return (
+        f"GPU {index} has {used_mib} MiB in use by other processes (nvidia-smi names them); end "
+        "them, or leave the GPU out of engine.gpus"
+    )
 
 
 def _group_alive(group: int) -> bool:

@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from snakemake.logging import logger
 
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
@@ -14,9 +17,10 @@ from workflow_scripts.base.signals import handle_apart
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.retries import RETRY_TARGET, RETRY_VARIABLE, read_round
 from workflow_scripts.input.files import input_files
-from workflow_scripts.serve.address import CLUSTER_VARIABLE, stop_host
+from workflow_scripts.serve.address import CLUSTER_VARIABLE, note_of, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
 from workflow_scripts.serve.tuned import resolve
+from workflow_scripts.workflow.asking import asks_here
 from workflow_scripts.workflow.damage import FILES, PAGES
 from workflow_scripts.workflow.params import stage_params
 from workflow_scripts.workflow.run_identity import hash_of, run_identity
@@ -43,7 +47,8 @@ class Run:
     """
 
     def __init__(self, config: Config, workflow: Any = None):
-        config, self.tuned = resolve(config, _gpus_here(config))
+        tuned = config.engine.server == "auto"
+        config, self.tuned = resolve(config, _gpus_here(config) if tuned else ())
         self.config = config
         self.workflow = workflow
         self.inputs = input_files(config.input)
@@ -51,6 +56,7 @@ class Run:
         self.hash = hash_of(self.identity)
         self.out = config.output_dir.rstrip("/")
         self.file = f"{self.out}/run.json"
+        self.note = note_of(self.out, os.getpid())
         self.shards = [f"{k:04d}" for k in range(config.shards)]
         self.params = stage_params(config, self.identity, self.hash)
 
@@ -61,10 +67,15 @@ class Run:
         process, so there is nothing to unlock after a crash.
 
         Raises:
-            ConfigError: another process holds it.
+            ConfigError: another process holds it, or servers cannot be had on this host.
         """
-        handle_apart(signal.SIGTERM)
+        handle_apart(signal.SIGTERM, self.note.touch)
         self._lock = hold(Path(self.out) / ".lock")
+        self.note.unlink(missing_ok=True)  # of a killed run, whose process had the same number
+        if asks_here(self.workflow, self.config, self.hash):
+            from workflow_scripts.serve.faults import check_servers  # half a second
+
+            check_servers(self.config, self.tuned)
         found: dict[str, Any] = {
             "config": self.config.model_dump(mode="json"),
             "identity": {**self.identity, "run_hash": self.hash},
@@ -109,20 +120,17 @@ class Run:
         on the command line wins.
 
         More than there are GPUs, so that the last requests of a shard never leave a server short
-        of work. On a cluster, where Snakemake is given no cores, `jobs` is the limit.
+        of work. On a cluster, where Snakemake is given jobs, those are the limit.
         """
         if self.workflow.remote_exec:  # one job on a cluster's node
             os.environ[CLUSTER_VARIABLE] = "1"
             return
-        if self.workflow.resource_settings.cores is None:
+        given = self.workflow.resource_settings
+        if given.cores is None or given.nodes is not None:
             return
-        if self.config.engine.kind != "sglang":
-            places = 1
-        else:
-            try:
-                places = open_shards(len(usable_gpus(self.config.engine.gpus)))
-            except ConfigError:
-                return
+        # without a GPU, too: unlimited, every job would be handed out before the first has failed
+        sglang = self.config.engine.kind == "sglang"
+        places = open_shards(len(_gpus_here(self.config))) if sglang else 1
         self.workflow.global_resources.setdefault("place", places)
 
     @property
@@ -149,9 +157,10 @@ class Run:
         return 1 if self.config.engine.kind == "embedded" else 0
 
     def stop(self) -> None:
-        """Stop this host's servers at the end of a run, whatever it was."""
+        """Stop this host's servers at the end of a run, whatever it was, and say what ended it."""
         if self.config.engine.kind == "sglang":
             stop_host(self.out)
+        _tell(self.note)
 
     def retry_rounds(self) -> Any:
         """For `generate`: `retry_round`, or 0 where nothing was asked yet."""
@@ -178,10 +187,16 @@ class Run:
         return done + 1 if failed else done
 
 
+def _tell(note: Path) -> None:
+    """Say why a run was stopped, if it was, and remove the note that says so."""
+    with suppress(FileNotFoundError):
+        if why := note.read_text(encoding="utf-8"):
+            logger.error(f"The run was stopped, since every shard would fail: {why}")
+        note.unlink()
+
+
 def _gpus_here(config: Config) -> list[Gpu]:
     """The GPUs that servers would use; none on a login node."""
-    if config.engine.server != "auto":
-        return []
     try:
         return usable_gpus(config.engine.gpus)
     except ConfigError:

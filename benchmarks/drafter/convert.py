@@ -75,8 +75,11 @@ def configuration(config: dict[str, Any], layers: int | None) -> dict[str, Any]:
     }
 
 
-def dflash_configuration(config: dict[str, Any]) -> dict[str, Any]:
+def dflash_configuration(config: dict[str, Any], layers: int) -> dict[str, Any]:
     """A DFlash drafter's config.json for SGLang.
+
+    Args:
+        layers: the target's; without it SGLang takes the draft's for it and refuses to start.
 
     Raises:
         ValueError: the checkpoint computes something that SGLang's model does not.
@@ -96,7 +99,7 @@ def dflash_configuration(config: dict[str, Any]) -> dict[str, Any]:
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         "rope_theta": theta,
-        "dflash_config": mask | {"block_size": config["block_size"]},
+        "dflash_config": mask | {"block_size": config["block_size"], "num_target_layers": layers},
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
     }
@@ -134,14 +137,14 @@ def newest(save: Path) -> Path:
     return max(found, key=lambda p: int(p.name))
 
 
-def convert(checkpoint: Path, out: Path, layers: int | None) -> dict[str, list[int]]:
+def convert(checkpoint: Path, out: Path, layers: int) -> dict[str, list[int]]:
     """Write the drafter's folder for SGLang; returns its tensors' shapes."""
     import torch
     from safetensors.torch import load_file, save_file
 
     given = json.loads((checkpoint / "config.json").read_text())
     dflash = given["speculators_model_type"] == "dflash"
-    config = dflash_configuration(given) if dflash else configuration(given, layers)
+    config = dflash_configuration(given, layers) if dflash else configuration(given, layers)
     found: dict[str, Any] = {}
     for file in sorted(checkpoint.glob("*.safetensors")):
         found |= load_file(str(file))

@@ -76,10 +76,11 @@ def test_other_hidden_states_than_sglang_gives_are_refused() -> None:
 
 
 def test_dflash_takes_the_same_hidden_states_and_the_targets_own_embedding() -> None:
-    told = dflash_configuration(recorded("dflash-"))
+    told = dflash_configuration(recorded("dflash-"), 30)
     # SGLang captures the output of these layers, which are the inputs of 2, 15 and 27.
     assert told["dflash_config"] == {
         "mask_token_id": 0, "target_layer_ids": [1, 14, 26], "block_size": 8,
+        "num_target_layers": 30,  # SGLang 0.5.11 refused to start where it was not said
     }  # fmt: skip
     assert told["architectures"] == ["DFlashDraftModel"]
     assert told["num_hidden_layers"] == 2
@@ -91,7 +92,7 @@ def test_dflash_with_another_rope_base_is_refused() -> None:
     given = recorded("dflash-")
     given["transformer_layer_config"]["rope_parameters"]["rope_theta"] = 1e5
     with pytest.raises(ValueError, match="RoPE base"):
-        dflash_configuration(given)
+        dflash_configuration(given, 30)
 
 
 def test_the_newest_checkpoint_is_taken(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ def said_once(done: Done, message: str) -> bool:
     return done.code != 0 and done.output.count(message) == 1
 
 
+REFUSING = {"faults": [{"fault": "status", "code": 400}]}  # whatever is asked
+
+
 # ---- before the first job ----
 
 
@@ -85,10 +88,11 @@ def test_what_needs_no_server_needs_no_gpu(gpus: Gpus) -> None:
     ("here", "options", "engine", "message", "starts"),
     [
         (1, {"fail": True}, {"start_attempts": 1}, "no server could be started", 1),
+        (1, REFUSING, {"start_attempts": 1}, "no server could be started", 1),
         (1, {}, {"stage": "/nowhere"}, "/nowhere cannot be written", 0),
         (1, {}, {"canary": [{"prompt": "Capital?", "expect": "Paris"}]}, "expected to find", 1),
     ],
-    ids=("never ready", "stage", "canary"),
+    ids=("never ready", "refusing", "stage", "canary"),
 )
 def test_seen_by_a_shard(
     gpus: Gpus,

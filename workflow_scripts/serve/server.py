@@ -161,7 +161,8 @@ class Server:
                 if answer.output_ids:
                     return
             except EngineError as error:
-                if error.reason == "bad_answer":  # it is there, and cannot be understood
+                # it is there, and cannot be understood or refuses
+                if error.reason == "bad_answer" or not error.retry:
                     raise StartFailed(str(error)) from None
             except TimeoutError:
                 pass  # not there yet

@@ -1,5 +1,6 @@
 """One server per GPU, on pretended GPUs: starts, leases, restarts, canary, who dies with whom."""
 
+import contextlib
 import json
 import os
 import signal
@@ -217,8 +218,9 @@ def test_a_port_that_is_taken(gpus: Gpus) -> None:
 
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", 20_000))
-        taken.listen()
+        with contextlib.suppress(OSError):  # taken by another test, which does as well
+            taken.bind(("127.0.0.1", 20_000))
+            taken.listen()
         gpus.set(1)
         done = workspace(gpus, 6).run()
     assert done.code == 0, done.output

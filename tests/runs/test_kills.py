@@ -81,3 +81,20 @@ def test_the_daemon_is_killed_again_and_again(gpus: Gpus) -> None:
     assert verified(work)
     assert len(pl.read_parquet(work.out / "merged/failed.parquet")) == 0
     gpus.wait_until_gone(6)
+
+
+def test_the_daemon_is_killed_after_the_last_row(gpus: Gpus) -> None:
+    """No other one follows; what it had staged goes with the run."""
+    gpus.set(1)
+    stage = gpus.folder / "stage"
+    stage.mkdir()
+    work = workspace(gpus, 10, stage=str(stage))
+    process = work.start()
+    while not (work.out / ".locks/merge").exists():
+        time.sleep(0.01)
+    assert list(stage.iterdir())
+    os.kill(pid_of("workflow_scripts.serve.daemon", work.folder), signal.SIGKILL)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert list(stage.iterdir()) == []
+    gpus.wait_until_gone(6)

@@ -13,12 +13,14 @@ from snakemake.logging import logger
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.base.files import write_atomically
 from workflow_scripts.base.locks import hold
+from workflow_scripts.base.log import say
 from workflow_scripts.base.signals import handle_apart
 from workflow_scripts.config.sections import Config
 from workflow_scripts.generate.retries import RETRY_TARGET, RETRY_VARIABLE, read_round
 from workflow_scripts.input.files import input_files
 from workflow_scripts.serve.address import CLUSTER_VARIABLE, note_of, stop_host
 from workflow_scripts.serve.gpus import Gpu, usable_gpus
+from workflow_scripts.serve.staging import remove_unused
 from workflow_scripts.serve.tuned import resolve
 from workflow_scripts.workflow.asking import asks_here
 from workflow_scripts.workflow.damage import FILES, PAGES
@@ -160,6 +162,8 @@ class Run:
         """Stop this host's servers at the end of a run, whatever it was, and say what ended it."""
         if self.config.engine.kind == "sglang":
             stop_host(self.out)
+            if stage := self.config.engine.stage:  # of a daemon that was killed after the last row
+                remove_unused(Path(stage), say)
         _tell(self.note)
 
     def retry_rounds(self) -> Any:

@@ -6,6 +6,7 @@ The server is gone, so a row that was asked again would fail the run.
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ FILES = [
     "audit/rows.parquet", "audit/report.json", "audit/rejected.jsonl", "shards/manifest.json",
     "shards/kept.parquet", "shards/shard-0001.parquet", "GENERATED/shard-0001.parquet",
     "GENERATED/shard-0001.json", "merged/completions.parquet", "merged/failed.parquet",
-    "dataset/train-00000.parquet", "dataset/stats.json", "dataset/README.md",
+    "dataset/train-00000.parquet", "dataset/stats.json", "dataset/samples.html",
 ]  # fmt: skip
 
 
@@ -113,6 +114,25 @@ def test_each_file_alone_is_named(
     }.get(name, work.out / "dataset" if name.startswith("dataset/") else path)
     assert expected in found, found
     assert set(found) == {expected}
+
+
+@pytest.mark.parametrize("what", ["audit", "shards", "merged", "dataset"])
+def test_coreutils_reads_the_checksums(work: Workspace, what: str) -> None:
+    command = ["sha256sum", "--check", "--strict", NAME]
+    done = subprocess.run(command, cwd=work.out / what, capture_output=True, text=True)
+    names = {line.removesuffix(": OK") for line in done.stdout.splitlines()}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {f.removeprefix(f"{what}/") for f in FILES if f.startswith(what)} - names <= {
+        "shard-0001.parquet"  # the manifest has its checksum
+    }
+
+
+def test_the_card_is_the_users_to_edit(work: Workspace) -> None:
+    card = work.out / "dataset/README.md"
+    card.write_text(card.read_text() + "\nNot to be sold.\n")
+    assert damaged(work.out, work.generated()) == {}
+    empty(card)
+    assert list(damaged(work.out, work.generated())) == [work.out / "dataset"]
 
 
 @pytest.mark.parametrize("what", ["audit", "shards", "merged", "dataset"])

@@ -115,7 +115,7 @@ def check_sglang(config: Config, machine: Machine) -> tuple[str | None, list[Out
     if machine.glibc and version_key(machine.glibc) < GLIBC:
         text = f"{machine.glibc} is too old for SGLang's wheels, which need 2.34; use a container"
         lines.append(fail("glibc", text))
-    make = "make it as the comments in envs/sglang-0.5.11.in say"
+    make = "make it with `make sglang`"
     try:
         found = json.loads(machine.run([python, "-c", ASK, "sglang", *HELD]))
     except OSError as error:

@@ -29,8 +29,9 @@ def main(argv: list[str] | None = None) -> int:
             audit = read_json(args.audit) if args.audit else None
             prompts = Prompts.from_config(config)
             stats = build(args.completions, args.output, config, prompts, identity, audit)
-            written = (path for path in args.output.rglob("*") if path.is_file())
-            sums.record(args.output, written)
+            there = (path for path in args.output.rglob("*") if path.is_file())
+            # the card is for its owner to write on
+            sums.record(args.output, (path for path in there if path.name != "README.md"))
     except (ConfigError, TemplateChanged, OSError) as error:
         say(f"dataset: {error}")
         return 1

@@ -50,9 +50,8 @@ def check_servers(config: Config, made_for: dict[str, Any] | None) -> None:
         ConfigError: there is such a thing.
     """
     if config.engine.kind == "attach":
-        with ThreadPoolExecutor(
-            1
-        ) as apart:  # Snakemake has an event loop of its own in this thread
+        # Snakemake has an event loop of its own in this thread
+        with ThreadPoolExecutor(1) as apart:
             apart.submit(asyncio.run, _look(config)).result()
     elif config.engine.kind == "sglang":
         version, _ = server_flags(config)

@@ -49,7 +49,7 @@ def damaged(out: Path, generated: Path) -> dict[Path, str]:
     bad: list[Path] = []
     for name, files in FILES.items():
         bad += changed(out / name, files)
-    if (out / "dataset").is_dir() and changed(out / "dataset", ("stats.json",)):
+    if (out / "dataset").is_dir() and changed(out / "dataset", ("stats.json", "README.md")):
         bad.append(out / "dataset")
     found = {path: "not what was written" for path in bad if path.exists()}
     if any(changed_rows(out / "shards")):

@@ -23,7 +23,11 @@ child = 0
 if sys.argv[2:] == ["started"]:
     child = subprocess.Popen(["sleep", "60"], start_new_session=True).pid
 elif sys.argv[2:] == ["forked"]:
-    child = os.fork() or time.sleep(60)
+    born, tell = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(tell, b"!")
+        time.sleep(60)
+    os.read(born, 1)  # it has run, and so what it does first
 print(held is not None, child, flush=True)
 time.sleep(60)
 """

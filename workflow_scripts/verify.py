@@ -13,7 +13,7 @@ import polars as pl
 
 from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import file_sha256, read_json, write_atomically
+from workflow_scripts.base.files import read_json, write_atomically
 from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
@@ -128,7 +128,7 @@ def file_checks(out: Path, run_hash: str, shards: int) -> list[Check]:
     for name in ("audit", "shards", "merged", "dataset"):
         bad = wrong_files(out / name)
         if name == "shards":
-            bad += wrong_rows(out / name)
+            bad += sums.changed_rows(out / "shards/manifest.json", thorough=True)
         remedy = (
             "delete the folder" if name == "dataset" else "delete them, of shards/ the manifest"
         )
@@ -149,23 +149,12 @@ def wrong_files(folder: Path) -> list[str]:
     """Files of a stage's folder that differ from its list of checksums; for a dataset, where a
     trainer takes what it finds, also tables that are not on the list."""
     try:
-        told = sums.recorded(folder)
+        bad, told = sums.changed(folder, thorough=True), sums.recorded(folder)
     except ValueError:
         return [sums.NAME]
-    if not told:  # of an earlier version
-        return []
-    bad = [n for n, t in told.items() if not (folder / n).exists() or file_sha256(folder / n) != t]
-    if folder.name == "dataset":
+    if told and folder.name == "dataset":  # an earlier version recorded none
         bad += [p.name for p in folder.glob("*.parquet") if p.name not in told]
     return bad
-
-
-def wrong_rows(folder: Path) -> list[str]:
-    """Shards' rows that differ from the manifest, which names the first half of each checksum."""
-    told = read_json(folder / "manifest.json").get("sha256", [])
-    paths = [folder / f"shard-{shard:04d}.parquet" for shard in range(len(told))]
-    found = zip(paths, told, strict=True)
-    return [p.name for p, total in found if not p.exists() or file_sha256(p)[:32] != total]
 
 
 def dataset(out: Path) -> pl.LazyFrame:

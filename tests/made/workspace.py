@@ -146,6 +146,20 @@ class Workspace:
         return self.out / "generate" / self.run_hash()
 
 
+def finished_run(folder: Path, rows: list[dict[str, Any]]) -> Workspace:
+    """A run that is over and whose server is gone; of its rows the trivial ones were asked."""
+    work = Workspace.create(folder, rows)
+    with stand_in() as server:
+        work.configure(
+            engine={"kind": "attach", "urls": [server.url]},
+            regenerate="trivial",
+            audit={"repeated_min_prompts": 99},
+        )
+        done = work.run()
+    assert done.code == 0, done.output
+    return work
+
+
 def processes(text: str) -> list[int]:
     """Living processes with `text` in their command line or as their working folder."""
     found = []

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.made.workspace import Workspace, chat, processes, stand_in
+from tests.made.workspace import Workspace, chat, finished_run, processes, stand_in
 from tests.stand_ins.gpus import verified
 from workflow_scripts.base.sums import NAME
 from workflow_scripts.workflow.damage import damaged
@@ -23,15 +23,7 @@ from workflow_scripts.workflow.damage import damaged
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     rows = [chat(f"Question {i}?", "A good old answer." if i % 3 else "") for i in range(15)]
-    work = Workspace.create(tmp_path_factory.mktemp("finished") / "w", rows)
-    with stand_in() as server:
-        work.configure(
-            engine={"kind": "attach", "urls": [server.url]},
-            regenerate="trivial",
-            audit={"repeated_min_prompts": 99},
-        )
-        done = work.run()
-    assert done.code == 0, done.output
+    work = finished_run(tmp_path_factory.mktemp("finished") / "w", rows)
     assert work.run().nothing
     return work
 

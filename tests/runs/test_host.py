@@ -280,8 +280,7 @@ def test_simulated_acceptance_is_refused(gpus: Gpus, monkeypatch: pytest.MonkeyP
 def test_staging(gpus: Gpus) -> None:
     """One copy, used by both servers, removed at the end."""
     gpus.set(2)
-    shm = gpus.folder / "shm"
-    shm.mkdir()
+    shm = gpus.stage()
     work = workspace(gpus, 12, stage=str(shm))
     done = work.run()
     assert done.code == 0, done.output

@@ -55,9 +55,7 @@ def test_kills(gpus: Gpus, run: int) -> None:
     print(f"seed {seed}; repeat with TRACEMILL_SEED={seed}")
     moments, kind = random.Random(seed), KINDS[run % len(KINDS)]
     gpus.set(2, token_seconds=0.002, max_running=16, start_delay=0.5)
-    stage = gpus.folder / "stage"
-    stage.mkdir()
-    work = workspace(gpus, ROWS, stage=str(stage))
+    work = workspace(gpus, ROWS, stage=str(gpus.stage()))
     work.configure(shards=6, generate={"concurrency": 16})
     process = work.start()
     for _ in range(KILLS):

@@ -86,8 +86,7 @@ def test_the_daemon_is_killed_again_and_again(gpus: Gpus) -> None:
 def test_the_daemon_is_killed_after_the_last_row(gpus: Gpus) -> None:
     """No other one follows; what it had staged goes with the run."""
     gpus.set(1)
-    stage = gpus.folder / "stage"
-    stage.mkdir()
+    stage = gpus.stage()
     work = workspace(gpus, 10, stage=str(stage))
     process = work.start()
     while not (work.out / ".locks/merge").exists():

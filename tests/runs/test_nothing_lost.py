@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.made.workspace import Log, Workspace, chat, kill_all, processes, stand_in
+from tests.made.workspace import (
+    Log,
+    Workspace,
+    chat,
+    finished_run,
+    kill_all,
+    processes,
+    stand_in,
+)
 from tests.runs.test_reruns import answered
 from workflow_scripts.base import sums
 from workflow_scripts.config.load import load
@@ -223,16 +231,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     ]
     rows += [chat("Two turns?", ""), {"id": 3}]
     rows[12]["messages"] += [{"role": "user", "content": "And then?"}]
-    work = Workspace.create(tmp_path_factory.mktemp("finished") / "w", rows)
-    with stand_in() as server:
-        work.configure(
-            engine={"kind": "attach", "urls": [server.url]},
-            regenerate="trivial",
-            audit={"repeated_min_prompts": 99},
-        )
-        done = work.run()
-    assert done.code == 0, done.output
-    return work
+    return finished_run(tmp_path_factory.mktemp("finished") / "w", rows)
 
 
 def faults(work: Workspace) -> list[str]:

@@ -66,6 +66,12 @@ class Gpus:
         options = STAND_IN | {"log": str(self.log.path)} | options
         self.patch.setenv("FAKE_OPTIONS", json.dumps(options))
 
+    def stage(self) -> Path:
+        """An empty folder for copies of models."""
+        folder = self.folder / "stage"
+        folder.mkdir()
+        return folder
+
     def starts(self) -> list[dict[str, Any]]:
         path = self.folder / "starts.jsonl"
         return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import read_json, write_atomically
+from workflow_scripts.base.files import write_atomically
 from workflow_scripts.base.log import say
 from workflow_scripts.pages.svg import NEW, SPIKE, WARN, share_axes, svg
 from workflow_scripts.pages.text import (
@@ -192,8 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="the page")
     args = parser.parse_args(argv)
     try:
-        sums.check(args.report)
-        report = read_json(args.report)
+        report = sums.checked_json(args.report)
     except ConfigError as error:
         say(f"audit: {error}")
         return 1

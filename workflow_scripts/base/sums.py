@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base.files import file_sha256, read_json, write_atomically
 
 NAME = "SHA256SUMS"
 
@@ -42,10 +43,13 @@ def recorded(folder: Path) -> dict[str, str]:
     return found
 
 
-def changed(folder: Path) -> list[str]:
-    """Names of recorded files that are gone or not what was written. Only those are read that the
-    file system says have changed since; so a start costs no reading, and a byte that the disk lost
-    by itself shows when the file is read (`check`).
+def changed(folder: Path, thorough: bool = False) -> list[str]:
+    """Names of recorded files that are gone or not what was written.
+
+    Args:
+        thorough: read all. Else only those are read that the file system says have changed since;
+            so a start costs no reading, and a byte that the disk lost by itself shows when the file
+            is read (`check`).
 
     Raises:
         ValueError: the record itself is damaged.
@@ -55,12 +59,32 @@ def changed(folder: Path) -> list[str]:
         path = folder / name
         if not path.exists():
             bad.append(name)
-        elif newer(path, record):
+        elif thorough or newer(path, record):
             looked = True
             if file_sha256(path) != total:
                 bad.append(name)
-    if looked and not bad:  # copied or touched: not read again next time
+    if looked and not bad and not thorough:  # copied or touched: not read again next time
         record.touch()
+    return bad
+
+
+def changed_rows(manifest: Path, thorough: bool = False) -> list[str]:
+    """The same of shards' rows beside their manifest, which names the first half of each checksum;
+    those that are gone count only where all are read, since they may not be needed any more.
+
+    Raises:
+        ConfigError: the manifest is gone or damaged.
+    """
+    bad = []
+    for shard, total in enumerate(read_json(manifest).get("sha256", [])):
+        path = manifest.with_name(f"shard-{shard:04d}.parquet")
+        if not path.exists():
+            wrong = thorough
+        else:
+            looked = thorough or newer(path, manifest)
+            wrong = looked and file_sha256(path)[: len(total)] != total
+        if wrong:
+            bad.append(path.name)
     return bad
 
 
@@ -86,6 +110,17 @@ def check(*paths: Path) -> None:
                 f"{path}: not what was written (its SHA-256 differs from {path.parent / NAME}); "
                 f"moved to {aside(path)}. Run again: it is made again, and no answered row is asked"
             )
+
+
+def checked_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a stage wrote, compared with its checksum.
+
+    Raises:
+        ConfigError: it is damaged.
+        OSError: it cannot be read.
+    """
+    check(path)
+    return read_json(path)
 
 
 def fault_beside(path: Path) -> str | None:

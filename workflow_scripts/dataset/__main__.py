@@ -5,7 +5,6 @@ from pathlib import Path
 
 from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import read_json
 from workflow_scripts.base.locks import sole
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
@@ -25,13 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     args.output.mkdir(parents=True, exist_ok=True)
     try:
         with sole(args.run.parent, "dataset"):
-            sums.check(args.completions, *([args.audit] if args.audit else []))
-            audit = read_json(args.audit) if args.audit else None
+            sums.check(args.completions)
+            audit = sums.checked_json(args.audit) if args.audit else None
             prompts = Prompts.from_config(config)
             stats = build(args.completions, args.output, config, prompts, identity, audit)
-            there = (path for path in args.output.rglob("*") if path.is_file())
-            # the card is for its owner to write on
-            sums.record(args.output, (path for path in there if path.name != "README.md"))
     except (ConfigError, TemplateChanged, OSError) as error:
         say(f"dataset: {error}")
         return 1

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from workflow_scripts.base.files import file_sha256, write_atomically
+from workflow_scripts.base.files import write_atomically
+from workflow_scripts.base.sums import recorded
 from workflow_scripts.config.sections import Config
 from workflow_scripts.identity import digest
 from workflow_scripts.pages.text import environment
@@ -26,7 +27,9 @@ def front_matter(config: Config, stats: dict[str, Any], folder: Path) -> dict[st
     rows = {name: stats["rows"][name] for name in SIDES}
     total = sum(rows.values())
     splits = [{"split": name, "path": f"{name}-*.parquet"} for name, n in rows.items() if n]
-    content = digest(*map(file_sha256, sorted(folder.glob("*.parquet"))))
+    listed = recorded(folder).items()
+    tables = [total for name, total in listed if name.endswith(".parquet") and "/" not in name]
+    content = digest(*tables)
     about = f"run {stats['run']['run_hash']}, files {content}"
     default = {"config_name": "default", "description": about, "data_files": splits}
     size = next((name for most, name in SIZES if total < most), "1M<n<10M")

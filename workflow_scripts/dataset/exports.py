@@ -240,6 +240,7 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
     text = {side: files for side, files in found.items() if side != DRAFTER}
     learnt, held_out = found["train"] + found.get(DRAFTER, []), found.get(HELD_OUT, [])
     told: dict[str, Any] = {}
+    counts: Counter[int] = Counter()  # of learnt ids, the same for all forms that hold ids
     for name in names:
         out = dataset / FOLDER / name
         if name in TEXT:
@@ -250,9 +251,9 @@ def write_exports(dataset: Path, names: Sequence[str]) -> dict[str, Any]:
             told[name] = write_sides(text | {"train": learnt}, write_ids, out)
         else:
             told[name] = {"train": speculators(learnt, held_out, out)}
-        counts: Counter[int] = Counter()
-        for batch in batches(learnt, ["input_ids", "loss_mask"]):
-            counts.update(learnt_ids(batch))
+        if not counts:
+            for batch in batches(learnt, ["input_ids", "loss_mask"]):
+                counts.update(learnt_ids(batch))
         write_frequencies(out / FILE, counts)
     return told
 

@@ -12,6 +12,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from workflow_scripts.base import sums
 from workflow_scripts.base.files import write_atomically
 from workflow_scripts.config.sections import Config
 from workflow_scripts.dataset.card import write_card
@@ -191,5 +192,8 @@ def build(
         folder / "samples.html", builder.gallery.page(stats).encode("utf-8", "replace")
     )
     exports = write_exports(folder, config.dataset.exports)
+    there = (path for path in folder.rglob("*") if path.is_file())
+    # not the card, which is for its owner to write on
+    sums.record(folder, (path for path in there if path.name != "README.md"))
     write_card(folder / "README.md", config, stats, audit, exports)
     return stats

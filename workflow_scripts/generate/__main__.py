@@ -7,7 +7,6 @@ from pathlib import Path
 
 from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
-from workflow_scripts.base.files import read_json
 from workflow_scripts.base.log import say
 from workflow_scripts.config.load import read_run
 from workflow_scripts.engine.places import NoServer
@@ -27,8 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config, identity = read_run(args.run)
     try:
-        sums.check(args.manifest)
-        manifest = read_json(args.manifest)
+        manifest = sums.checked_json(args.manifest)
         counts = generate(
             config,
             identity["run_hash"],

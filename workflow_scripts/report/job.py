@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from workflow_scripts.base import files, sums
+from workflow_scripts.base import sums
 from workflow_scripts.base.errors import ConfigError
 from workflow_scripts.config.sections import Config
 from workflow_scripts.pages.text import Json
@@ -39,8 +39,7 @@ def read_json(path: Path, stage: str) -> Json:
     Raises:
         ConfigError: it is missing or not what the stage writes.
     """
-    sums.check(existing(path, stage))
-    return files.read_json(path)
+    return sums.checked_json(existing(path, stage))
 
 
 def scan(path: Path, stage: str) -> pl.LazyFrame:

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from workflow_scripts.base import sums
-from workflow_scripts.base.files import file_sha256
 from workflow_scripts.base.locks import is_held
 from workflow_scripts.base.log import say
 
@@ -52,8 +51,9 @@ def damaged(out: Path, generated: Path) -> dict[Path, str]:
     if (out / "dataset").is_dir() and changed(out / "dataset", ("stats.json", "README.md")):
         bad.append(out / "dataset")
     found = {path: "not what was written" for path in bad if path.exists()}
-    if any(changed_rows(out / "shards")):
-        found[out / "shards/manifest.json"] = "does not fit the shards beside it"
+    manifest = out / "shards/manifest.json"
+    if _is_object(manifest) and sums.changed_rows(manifest):
+        found[manifest] = "does not fit the shards beside it"
     for path in sorted(generated.glob("shard-*.parquet")):
         record = path.with_suffix(".json")
         if not _is_object(record) or sums.newer(path, record):
@@ -79,18 +79,6 @@ def changed(folder: Path, files: Iterable[str]) -> list[Path]:
     bad += [path.name for path in there if not path.stat().st_size and path.suffix != ".jsonl"]
     bad += [path.name for path in there if path.suffix == ".json" and not _is_object(path)]
     return [folder / name for name in bad]
-
-
-def changed_rows(folder: Path) -> Iterator[Path]:
-    """Shards' rows that are newer than the manifest and do not fit it."""
-    manifest = folder / "manifest.json"
-    if not _is_object(manifest):
-        return
-    told = orjson.loads(manifest.read_bytes()).get("sha256", [])
-    for shard, total in enumerate(told):
-        path = folder / f"shard-{shard:04d}.parquet"
-        if path.exists() and sums.newer(path, manifest) and file_sha256(path)[:32] != total:
-            yield path
 
 
 def broken(records: Path) -> Iterator[Path]:

@@ -44,7 +44,9 @@ def recorded(folder: Path) -> dict[str, str]:
 
 
 def changed(folder: Path, thorough: bool = False) -> list[str]:
-    """Names of recorded files that are gone or not what was written.
+    """Names of recorded files that are gone or not what was written; of shards' rows, whose
+    checksums the manifest beside them holds, those that are gone only if all are read, since they
+    may not be needed any more.
 
     Args:
         thorough: read all. Else only those are read that the file system says have changed since;
@@ -54,38 +56,31 @@ def changed(folder: Path, thorough: bool = False) -> list[str]:
     Raises:
         ValueError: the record itself is damaged.
     """
-    record, bad, looked = folder / NAME, [], False
-    for name, total in recorded(folder).items():
+    manifest = folder / "manifest.json"
+    told, rows = recorded(folder), _rows(manifest)
+    record, bad, looked = folder / NAME if told else manifest, [], False
+    for name, total in (told | rows).items():
         path = folder / name
         if not path.exists():
-            bad.append(name)
+            if thorough or name in told:
+                bad.append(name)
         elif thorough or newer(path, record):
             looked = True
-            if file_sha256(path) != total:
+            if not file_sha256(path).startswith(total):
                 bad.append(name)
-    if looked and not bad and not thorough:  # copied or touched: not read again next time
+    if looked and told and not bad and not thorough:  # copied or touched: not read again next time
         record.touch()
     return bad
 
 
-def changed_rows(manifest: Path, thorough: bool = False) -> list[str]:
-    """The same of shards' rows beside their manifest, which names the first half of each checksum;
-    those that are gone count only where all are read, since they may not be needed any more.
-
-    Raises:
-        ConfigError: the manifest is gone or damaged.
-    """
-    bad = []
-    for shard, total in enumerate(read_json(manifest).get("sha256", [])):
-        path = manifest.with_name(f"shard-{shard:04d}.parquet")
-        if not path.exists():
-            wrong = thorough
-        else:
-            looked = thorough or newer(path, manifest)
-            wrong = looked and file_sha256(path)[: len(total)] != total
-        if wrong:
-            bad.append(path.name)
-    return bad
+def _rows(manifest: Path) -> dict[str, str]:
+    """The first half of the checksum of each shard's rows; none where there is no manifest, or a
+    damaged one."""
+    try:
+        totals = read_json(manifest).get("sha256", [])
+        return {f"shard-{shard:04d}.parquet": str(total) for shard, total in enumerate(totals)}
+    except (ConfigError, OSError, TypeError):
+        return {}
 
 
 def newer(path: Path, record: Path) -> bool:
